@@ -1,10 +1,12 @@
 //! Everything that the command reads: files (fault scripts, topologies, output of lspci and nvidia-smi, results, tables
-//! of `bench --tune`, what the preloaded object is told) and words (faults of a link, adversaries, sizes, loads).
+//! of `bench --tune`, what the preloaded object is told; dumps, captures and recordings of `decode`) and words (faults of
+//! a link, adversaries, sizes, loads).
 //!
 //! What must hold, whatever the text says:
 //!
 //! - what is refused is refused in one line without control characters, which names the place or quotes the text;
 //! - what is accepted is within its limits, and what is written of it is read as the same again;
+//! - of a dump: what is told of it is lines without control characters, and there is an end to it;
 //! - of a topology: every node hangs from one that it may hang from, interconnects join sockets, every pair of devices
 //!   has a way whose ends they are, and it can be drawn.
 
@@ -19,6 +21,7 @@ use bellpush::pcie::topology::{
 };
 use bellpush::preload::{MAX_DEVICES, MAX_DM_BYTES, Preload};
 use bellpush::transport::{Choice, EngineSide, MAX_RANGES, Machine, Ranges, Tuning, TuningError};
+use bellpush_cli::decode::{Form, Kind as Dump, Link, Options, QueueType, decode};
 use bellpush_cli::report::{Results, size};
 
 use crate::amount;
@@ -41,11 +44,67 @@ pub const KINDS: [fn(&str) -> Outcome; 13] = [
     matrix, workload,
 ];
 
+/// How many kinds of input there are: texts, then those of `decode`.
+pub const ALL: usize = KINDS.len() + Dump::ALL.len();
+
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) -> Outcome {
     let Some((first, rest)) = data.split_first() else { return Outcome::NoText };
+    let kind = usize::from(*first) % ALL;
+    if let Some(dump) = kind.checked_sub(KINDS.len()) {
+        return decoded(Dump::ALL[dump], rest);
+    }
     let Ok(text) = std::str::from_utf8(rest) else { return Outcome::NoText };
-    KINDS[usize::from(*first) % KINDS.len()](text)
+    KINDS[kind](text)
+}
+
+/// A dump, a capture or a recording, behind two bytes that choose the options.
+fn decoded(kind: Dump, data: &[u8]) -> Outcome {
+    let Some(([first, second], bytes)) = data.split_first_chunk() else { return Outcome::Refused };
+    let bit = |n: u8| first >> n & 1 != 0;
+    let queues = [
+        QueueType::Guess,
+        QueueType::Rc,
+        QueueType::Ud,
+        QueueType::Xrc,
+        QueueType::Dci,
+        QueueType::Recv,
+        QueueType::Srq,
+    ];
+    let options = Options {
+        form: if bit(0) { Form::Binary } else { Form::Guess },
+        host_words: bit(1),
+        index: bit(2).then_some(u32::from(*second)),
+        queue_log: bit(3).then_some(u32::from(second & 7)),
+        queue: queues[usize::from(second >> 3) % queues.len()],
+        cqe_bytes: if bit(4) { 128 } else { 64 },
+        signed: bit(5),
+        cq: bit(6),
+        link: [Link::Guess, Link::Ethernet, Link::Ip, Link::Bth][usize::from(second & 3)],
+        sq: bit(7).then(|| vec![*second; 512]),
+        record: bit(7).then_some([*second; 8]),
+    };
+    let mut items = 0;
+    let done = decode(kind, bytes, &options, &mut |item| {
+        items += 1;
+        let text = item.text(false);
+        assert!(!item.summary.is_empty() && !item.place.is_empty(), "{text}");
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        assert!(item.text(true).lines().count() <= text.lines().count(), "{text}");
+        assert_eq!(item.json()["wrong"].as_array().map(Vec::len), Some(item.wrong.len()));
+        items < 4096
+    });
+    match done {
+        Ok(()) => {
+            assert!(items > 0 || matches!(kind, Dump::Pcap | Dump::Record), "nothing of {bytes:?}");
+            Outcome::Accepted
+        }
+        Err(error) => {
+            let line = error.to_string();
+            assert!(!line.is_empty() && !line.chars().any(char::is_control), "{line:?}");
+            Outcome::Refused
+        }
+    }
 }
 
 /// A refusal: one line, which says one of these things or quotes what is wrong.
@@ -59,7 +118,15 @@ fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
     // As it is, or between quotes as Rust writes them: what is empty or no word as well.
     let quoted = |part: &str| {
         let is = |part: &str| line.contains(&format!("{part:?}"));
-        is(part) || is(part.trim()) || !part.trim().is_empty() && line.contains(part.trim())
+        // Or with what would change a terminal written out.
+        let written = |c: char| match c.is_control() {
+            true => c.escape_default().to_string(),
+            false => c.to_string(),
+        };
+        let escaped: String = part.trim().chars().map(written).collect();
+        is(part)
+            || is(part.trim())
+            || !part.trim().is_empty() && (line.contains(part.trim()) || line.contains(&escaped))
     };
     let parts = |at: &'static [char]| text.split(at).any(quoted);
     let quotes = words.any(|word| line.contains(word))

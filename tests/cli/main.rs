@@ -27,6 +27,7 @@ mod values;
 
 mod apart;
 mod bench;
+mod decode;
 mod examples;
 mod front_door;
 mod pcie;

@@ -1,3 +1,4 @@
-//! What bellpush's command line and the examples share: results and their reports.
+//! What bellpush's command line, the examples and the fuzz targets share: results and their reports, decoders.
 
+pub mod decode;
 pub mod report;

@@ -6,6 +6,8 @@
 mod amount;
 mod bench;
 mod cli;
+#[path = "decode/command.rs"]
+mod decode;
 #[cfg(test)]
 #[path = "../../../fuzz/checks/files.rs"]
 mod files;
@@ -53,6 +55,8 @@ enum Command {
     Run(run::RunArgs),
     /// Make the decisions of a recording again, and say what differs
     Replay(replay::ReplayArgs),
+    /// Say what WQEs, CQEs, doorbells and packets are, field by field, and what is wrong with them
+    Decode(decode::DecodeArgs),
     /// Tidy up when `run` is killed
     #[command(name = guard::COMMAND, hide = true)]
     Guard(guard::GuardArgs),
@@ -82,6 +86,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Run(args) => run::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Decode(args) => decode::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),

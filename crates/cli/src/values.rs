@@ -50,12 +50,20 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Reads a file, or what a pipe has to say, of 64 MiB at most.
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
+    read_at_most(path, MAX_BYTES)
+}
+
+/// The same, of so many bytes at most; stdin for `-`.
+pub fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let name = path.display();
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| format!("{name}: {e}"))?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("{name}: {e}"))?;
-    match bytes.len() as u64 > MAX_BYTES {
-        true => Err(format!("{name}: more than {MAX_BYTES} bytes")),
+    let file: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(std::fs::File::open(path).map_err(|e| format!("{name}: {e}"))?),
+    };
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| format!("{name}: {e}"))?;
+    match bytes.len() as u64 > most {
+        true => Err(format!("{name}: more than {most} bytes")),
         false => Ok(bytes),
     }
 }

@@ -13,6 +13,7 @@ pub mod blueflame;
 pub mod cm;
 pub mod cqe;
 pub mod doorbell;
+pub mod fields;
 pub mod inband;
 mod masked;
 pub mod mmo;

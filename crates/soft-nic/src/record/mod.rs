@@ -15,6 +15,7 @@
 //! | `reader` | a recording, read; none of its bytes is trusted |
 //! | `replay` `stage` | the same calls and steps again; what answers and compares |
 //! | `lines` `compare` | a recording in words; two beside each other |
+//! | `formats` | what of a recording has a format of its own |
 //!
 //! A load that finds what it found before is not written down, nor is a step that loads nothing new, does nothing, and
 //! leaves the engine as it was: an engine looks at its doorbells a million times a second. Payload is written down as a hash
@@ -25,6 +26,7 @@
 mod calls;
 mod compare;
 mod event;
+mod formats;
 mod lines;
 mod link;
 mod log;
@@ -42,6 +44,7 @@ use crate::random::Random;
 use bellpush_nic::NicError;
 
 pub use compare::{FirstDifference, compare};
+pub use formats::{Format, Formatted, formats};
 pub use lines::show;
 pub use reader::RecordingError;
 pub use replay::{Difference, End, Replayed, replay};

@@ -70,6 +70,21 @@ macro_rules! layout {
         }
 
         impl $name {
+            /// Its fields without those of its parts.
+            pub(super) const FIELDS: &'static [Field] = &[
+                $(Field::of(stringify!($field), $byte, $bit, $width),)*
+                $(Field::bytes(stringify!($bytes), $first, $len),)*
+            ];
+
+            /// Its fields and those of its parts, in the order of their places.
+            #[allow(unused_mut, dead_code, reason = "most have no parts, and parts are asked for their own")]
+            pub(super) fn fields() -> Vec<&'static Field> {
+                let mut all: Vec<_> = Self::FIELDS.iter().collect();
+                $(all.extend($struct::FIELDS);)*
+                all.sort_by_key(|field| (field.at, std::cmp::Reverse(field.place())));
+                all
+            }
+
             fn read(data: &[u8; DATA_BYTES]) -> Self {
                 Self {
                     $($field: Bits::from_bits(get(data, $byte, $bit, $width)),)*

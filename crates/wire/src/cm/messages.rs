@@ -2,6 +2,7 @@
 
 use super::DATA_BYTES;
 use super::field::{Bits, get, layout, put};
+use crate::fields::Field;
 
 /// Transport service types of a REQ.
 pub mod transport {
@@ -290,6 +291,24 @@ macro_rules! messages {
             pub fn attribute(self) -> u16 {
                 match self {
                     $(Self::$name => $attribute,)*
+                }
+            }
+        }
+
+        impl MessageKind {
+            /// The kind of an attribute ID; `None` for one that is not known.
+            pub fn from_attribute(attribute: u16) -> Option<Self> {
+                match attribute {
+                    $($attribute => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// Fields of its bytes behind the datagram's header, in the order of their places. Bits between them
+            /// are not used, or those of an alternate path.
+            pub fn fields(self) -> Vec<&'static Field> {
+                match self {
+                    $(Self::$name => $name::fields(),)*
                 }
             }
         }

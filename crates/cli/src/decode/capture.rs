@@ -1,0 +1,210 @@
+//! pcap and pcapng (Internet-Drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng).
+
+use super::DecodeError;
+use super::packet::Link;
+
+/// A packet of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured<'a> {
+    /// Its number, from 1.
+    pub number: u64,
+    /// When, in ns since 1970.
+    pub at_ns: u64,
+    /// What it begins with; `None` for a link type that carries no IP that is known here.
+    pub link: Option<Link>,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Whether the capture has a part of them only.
+    pub cut: bool,
+}
+
+/// What a link type's packets begin with (the tcpdump group's list).
+fn link_of(code: u32) -> Option<Link> {
+    Some(match code {
+        1 => Link::Ethernet,
+        12 | 14 | 101 | 228 | 229 => Link::Ip,
+        0 | 108 => Link::Skip(4), // BSD loopback
+        113 => Link::Skip(16),    // Linux cooked
+        276 => Link::Skip(20),    // Linux cooked, version 2
+        _ => return None,
+    })
+}
+
+fn wrong(at: usize, what: impl std::fmt::Display) -> DecodeError {
+    DecodeError(format!("byte {at}: {what}"))
+}
+
+/// Integers of a file of either byte order.
+#[derive(Clone, Copy)]
+struct Order {
+    big: bool,
+}
+
+impl Order {
+    fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
+        let word: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+        Some(if self.big { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
+    }
+
+    fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
+        let word: [u8; 2] = bytes.get(at..at + 2)?.try_into().ok()?;
+        Some(if self.big { u16::from_be_bytes(word) } else { u16::from_le_bytes(word) })
+    }
+}
+
+const MAGIC_US: u32 = 0xa1b2_c3d4;
+const MAGIC_NS: u32 = 0xa1b2_3c4d;
+const SECTION: u32 = 0x0a0d_0d0a;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+
+/// Hands over the packets of a capture, until `each` says that it is enough.
+///
+/// # Errors
+/// [`DecodeError`], which names the byte; packets before it were handed over.
+pub fn packets(
+    bytes: &[u8],
+    each: &mut dyn FnMut(Captured<'_>) -> bool,
+) -> Result<(), DecodeError> {
+    let order = |big| Order { big };
+    for big in [false, true] {
+        match order(big).u32(bytes, 0) {
+            Some(magic @ (MAGIC_US | MAGIC_NS)) => {
+                return classic(bytes, order(big), magic == MAGIC_NS, each);
+            }
+            Some(SECTION) => return next_generation(bytes, each),
+            _ => {}
+        }
+    }
+    Err(DecodeError("it begins neither as pcap nor as pcapng".into()))
+}
+
+fn classic(
+    bytes: &[u8],
+    order: Order,
+    ns: bool,
+    each: &mut dyn FnMut(Captured<'_>) -> bool,
+) -> Result<(), DecodeError> {
+    let kind = order.u32(bytes, 20).ok_or_else(|| wrong(0, "the header has 24 bytes"))?;
+    let link = link_of(kind & 0xffff);
+    let (mut at, mut number) = (24, 0);
+    while at < bytes.len() {
+        let word = |i: usize| order.u32(bytes, at + i * 4);
+        let head = (word(0), word(1), word(2), word(3));
+        let (Some(s), Some(fraction), Some(len), Some(whole)) = head else {
+            return Err(wrong(at, "the file ends within a packet's header"));
+        };
+        let begin = at + 16;
+        let packet = begin.checked_add(len as usize).and_then(|end| bytes.get(begin..end));
+        let Some(packet) = packet else {
+            return Err(wrong(at, format!("a packet of {len} bytes passes the file's end")));
+        };
+        number += 1;
+        let at_ns = u64::from(s) * 1_000_000_000 + u64::from(fraction) * if ns { 1 } else { 1000 };
+        let cut = whole > len;
+        if !each(Captured { number, at_ns, link, bytes: packet, cut }) {
+            return Ok(());
+        }
+        at = begin + packet.len();
+    }
+    Ok(())
+}
+
+/// An interface of a pcapng section.
+#[derive(Clone, Copy)]
+struct Interface {
+    link: Option<Link>,
+    snaplen: u32,
+    /// Units of a time stamp in a second.
+    per_second: u64,
+}
+
+/// Most interfaces of a section.
+const MOST_INTERFACES: usize = 1 << 16;
+
+fn next_generation(
+    bytes: &[u8],
+    each: &mut dyn FnMut(Captured<'_>) -> bool,
+) -> Result<(), DecodeError> {
+    let (mut at, mut number) = (0, 0);
+    let mut order = Order { big: false };
+    let mut interfaces: Vec<Interface> = Vec::new();
+    while at < bytes.len() {
+        let kind = order.u32(bytes, at).ok_or_else(|| wrong(at, "the file ends within a block"))?;
+        if kind == SECTION {
+            let is = |big| Order { big }.u32(bytes, at + 8) == Some(BYTE_ORDER);
+            order.big = is(true);
+            if !order.big && !is(false) {
+                return Err(wrong(at, "a section without its byte order"));
+            }
+            interfaces.clear();
+        }
+        let len = order.u32(bytes, at + 4).unwrap_or(0) as usize;
+        let block = at.checked_add(len).and_then(|end| bytes.get(at..end));
+        let Some(block) = block.filter(|_| len >= 12 && len.is_multiple_of(4)) else {
+            return Err(wrong(
+                at,
+                format!("a block of {len} bytes passes the file's end, or is none"),
+            ));
+        };
+        let body = &block[8..len - 4];
+        let found = match kind {
+            1 if interfaces.len() < MOST_INTERFACES => {
+                interfaces.extend(interface(order, body));
+                None
+            }
+            3 => simple(order, body, interfaces.first()),
+            6 => enhanced(order, body, &interfaces),
+            _ => None,
+        };
+        if matches!(kind, 3 | 6) {
+            number += 1;
+            let found = found.ok_or_else(|| wrong(at, "a packet's block that does not fit"))?;
+            if !each(Captured { number, ..found }) {
+                return Ok(());
+            }
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+fn interface(order: Order, body: &[u8]) -> Option<Interface> {
+    let link = link_of(order.u16(body, 0)?.into());
+    let snaplen = order.u32(body, 4)?;
+    let (mut at, mut per_second) = (8, 1_000_000);
+    while let (Some(code), Some(len)) = (order.u16(body, at), order.u16(body, at + 2)) {
+        if code == 0 {
+            break;
+        }
+        // if_tsresol: a power of 10, or of 2.
+        if code == 9
+            && len == 1
+            && let Some(&resolution) = body.get(at + 4)
+        {
+            let power = u32::from(resolution & 0x7f);
+            let base: u64 = if resolution & 0x80 != 0 { 2 } else { 10 };
+            per_second = base.checked_pow(power).unwrap_or(u64::MAX);
+        }
+        at += 4 + usize::from(len).next_multiple_of(4);
+    }
+    Some(Interface { link, snaplen, per_second })
+}
+
+fn enhanced<'a>(order: Order, body: &'a [u8], interfaces: &[Interface]) -> Option<Captured<'a>> {
+    let word = |i: usize| order.u32(body, i * 4);
+    let of = *interfaces.get(word(0)? as usize)?;
+    let stamp = u64::from(word(1)?) << 32 | u64::from(word(2)?);
+    let (len, whole) = (word(3)?, word(4)?);
+    let bytes = body.get(20..20_usize.checked_add(len as usize)?)?;
+    let at_ns = u128::from(stamp) * 1_000_000_000 / u128::from(of.per_second);
+    Some(Captured { number: 0, at_ns: at_ns as u64, link: of.link, bytes, cut: whole > len })
+}
+
+fn simple<'a>(order: Order, body: &'a [u8], of: Option<&Interface>) -> Option<Captured<'a>> {
+    let of = of?;
+    let whole = order.u32(body, 0)?;
+    let most = if of.snaplen == 0 { u32::MAX } else { of.snaplen };
+    let len = whole.min(most);
+    let bytes = body.get(4..4_usize.checked_add(len as usize)?)?;
+    Some(Captured { number: 0, at_ns: 0, link: of.link, bytes, cut: whole > len })
+}

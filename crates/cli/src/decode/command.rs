@@ -1,0 +1,274 @@
+//! `bellpush decode`'s arguments, input and output.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bellpush_cli::decode::{
+    Form, Item, Kind, Link, Options, QueueType, bytes_of, decode, is_queue,
+};
+use bellpush_cli::report::human::printable;
+
+use crate::cli::{CliError, UNVERIFIED};
+use crate::values;
+
+/// Most bytes of a capture or recording; a dump in hex has at most 64 MiB.
+const MOST_OF_A_FILE: u64 = 1 << 30;
+const MOST_OF_A_DUMP: u64 = 256 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// WQEs of a queue, or of a part of one
+    Wqe,
+    /// CQEs, also as the kernel's log and libmlx5 print them
+    Cqe,
+    /// Doorbell registers: 8 bytes, the first of a control segment
+    Doorbell,
+    /// Doorbell records: 8 bytes
+    Dbr,
+    /// Packets: from Ethernet, IP or the BTH on
+    Packet,
+    /// A pcap or pcapng file
+    Pcap,
+    /// A recording of 'bellpush run --record'
+    Record,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Queue {
+    /// RC or UC
+    Rc,
+    /// Datagrams
+    Ud,
+    /// XRC initiator
+    Xrc,
+    /// Initiator of dynamic connections
+    Dci,
+    /// Receive queue
+    Recv,
+    /// Shared receive queue
+    Srq,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum First {
+    /// An Ethernet header
+    Ethernet,
+    /// An IP header
+    Ip,
+    /// The base transport header
+    Bth,
+}
+
+/// Hex may be xxd's, hexdump -C's, tcpdump's or gdb's, a list with 0x, or digits. Its words are taken as the devices
+/// have them, most significant byte first.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit status: 0 nothing is wrong, 1 something is, 2 it cannot be decoded.\n\
+                        An error CQE that is right has status 0: it is explained."
+)]
+pub struct DecodeArgs {
+    /// What there is to decode
+    what: What,
+    /// The file, or - for stdin
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// Take the input for hex [default: hex if it is text]
+    #[arg(long, conflicts_with = "binary")]
+    hex: bool,
+    /// Take the input as it is
+    #[arg(long)]
+    binary: bool,
+    /// Words of hex are a little-endian host's, as gdb and plain hexdump print them
+    #[arg(long)]
+    host_words: bool,
+    /// Index of the first WQE, or of the first CQE since the CQ was made
+    #[arg(long, value_name = "N", visible_alias = "index", value_parser = number)]
+    wqe_index: Option<u32>,
+    /// Log of the queue's basic blocks (64 bytes), or of the CQ's entries
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=24))]
+    queue_log: Option<u32>,
+    /// Queue that WQEs are of [default: a send queue, which one their segments tell]
+    #[arg(long, value_name = "QUEUE")]
+    qp: Option<Queue>,
+    /// Bytes of a CQE in its ring
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["64", "128"])]
+    cqe_bytes: String,
+    /// WQEs or CQEs have signatures: check them
+    #[arg(long)]
+    signed: bool,
+    /// Doorbells and records are a CQ's
+    #[arg(long)]
+    cq: bool,
+    /// The whole send queue that a doorbell or record is about
+    #[arg(long, value_name = "FILE")]
+    sq: Option<PathBuf>,
+    /// The doorbell record that a doorbell goes with
+    #[arg(long, value_name = "FILE")]
+    dbr: Option<PathBuf>,
+    /// What a packet begins with [default: its bytes tell]
+    #[arg(long, value_name = "HEADER")]
+    link: Option<First>,
+    /// A line for each, without fields
+    #[arg(long, conflicts_with = "json")]
+    brief: bool,
+    /// JSON: a list
+    #[arg(long)]
+    json: bool,
+}
+
+/// A number, in hex with 0x.
+fn number(text: &str) -> Result<u32, String> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .map_err(|e| e.to_string())
+}
+
+fn unread(what: impl std::fmt::Display) -> CliError {
+    CliError::new(what, "see 'bellpush decode --help' for what can be decoded")
+}
+
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
+    values::read_at_most(path, most).map_err(|e| CliError::new(e, "name a file that can be read"))
+}
+
+impl DecodeArgs {
+    fn kind(&self) -> Kind {
+        match self.what {
+            What::Wqe => Kind::Wqe,
+            What::Cqe => Kind::Cqe,
+            What::Doorbell => Kind::Doorbell,
+            What::Dbr => Kind::Dbr,
+            What::Packet => Kind::Packet,
+            What::Pcap => Kind::Pcap,
+            What::Record => Kind::Record,
+        }
+    }
+
+    fn queue(&self) -> QueueType {
+        match self.qp {
+            None => QueueType::Guess,
+            Some(Queue::Rc) => QueueType::Rc,
+            Some(Queue::Ud) => QueueType::Ud,
+            Some(Queue::Xrc) => QueueType::Xrc,
+            Some(Queue::Dci) => QueueType::Dci,
+            Some(Queue::Recv) => QueueType::Recv,
+            Some(Queue::Srq) => QueueType::Srq,
+        }
+    }
+
+    fn link(&self) -> Link {
+        match self.link {
+            None => Link::Guess,
+            Some(First::Ethernet) => Link::Ethernet,
+            Some(First::Ip) => Link::Ip,
+            Some(First::Bth) => Link::Bth,
+        }
+    }
+
+    fn options(&self) -> Result<Options, CliError> {
+        let form = match (self.hex, self.binary) {
+            (true, _) => Form::Hex,
+            (_, true) => Form::Binary,
+            _ => Form::Guess,
+        };
+        let plain = Options {
+            form,
+            host_words: self.host_words,
+            index: self.wqe_index,
+            queue_log: self.queue_log,
+            queue: self.queue(),
+            cqe_bytes: if self.cqe_bytes == "128" { 128 } else { 64 },
+            signed: self.signed,
+            cq: self.cq,
+            link: self.link(),
+            ..Options::default()
+        };
+        // Other files have a form of their own.
+        let guess = Options { form: Form::Guess, ..plain.clone() };
+        let other = |path: &Path| {
+            let bytes = read(path, MOST_OF_A_DUMP)?;
+            bytes_of(&bytes, &guess).map_err(|e| unread(format!("{}: {e}", path.display())))
+        };
+        let sq = self.sq.as_deref().map(other).transpose()?;
+        if let (Some(sq), Some(path)) = (&sq, &self.sq) {
+            is_queue(sq).map_err(|e| unread(format!("{}: {e}", path.display())))?;
+        }
+        let record = self.dbr.as_deref().map(other).transpose()?;
+        let of = |bytes: Vec<u8>| {
+            <[u8; 8]>::try_from(bytes).map_err(|bytes| {
+                unread(format!("{} bytes are no doorbell record of 8", bytes.len()))
+            })
+        };
+        Ok(Options { sq, record: record.map(of).transpose()?, ..plain })
+    }
+}
+
+pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
+    let options = args.options()?;
+    let kind = args.kind();
+    let is_file = matches!(kind, Kind::Pcap | Kind::Record);
+    let bytes = read(&args.file, if is_file { MOST_OF_A_FILE } else { MOST_OF_A_DUMP })?;
+    let mut out = Out::new(args);
+    let decoded = decode(kind, &bytes, &options, &mut |item| out.item(&item));
+    let wrong = out.finish()?;
+    decoded.map_err(|e| unread(format!("{}: {e}", args.file.display())))?;
+    Ok(if wrong { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS })
+}
+
+/// Items, as they come.
+struct Out {
+    to: BufWriter<io::StdoutLock<'static>>,
+    json: bool,
+    brief: bool,
+    items: u64,
+    wrong: bool,
+    failed: Option<io::Error>,
+}
+
+impl Out {
+    fn new(args: &DecodeArgs) -> Self {
+        let to = BufWriter::new(io::stdout().lock());
+        Self { to, json: args.json, brief: args.brief, items: 0, wrong: false, failed: None }
+    }
+
+    fn write(&mut self, item: &Item) -> io::Result<()> {
+        if self.json {
+            self.to.write_all(if self.items == 0 { b"[\n" } else { b",\n" })?;
+            return serde_json::to_writer(&mut self.to, &item.json()).map_err(io::Error::from);
+        }
+        for line in item.text(self.brief).lines() {
+            writeln!(self.to, "{}", printable(line))?;
+        }
+        Ok(())
+    }
+
+    /// Whether more is wanted.
+    fn item(&mut self, item: &Item) -> bool {
+        self.failed = self.write(item).err();
+        self.items += 1;
+        self.wrong |= !item.wrong.is_empty();
+        self.failed.is_none()
+    }
+
+    /// Whether something was wrong. A closed pipe is no error: who reads along has seen enough.
+    fn finish(mut self) -> Result<bool, CliError> {
+        let end = match (self.json, self.items) {
+            (true, 0) => "[]\n",
+            (true, _) => "\n]\n",
+            (false, _) => "",
+        };
+        let failed = match self.failed {
+            Some(error) => Some(error),
+            None => self.to.write_all(end.as_bytes()).and_then(|()| self.to.flush()).err(),
+        };
+        match failed {
+            Some(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                Err(CliError::new(format!("cannot write all of it: {e}"), "make room"))
+            }
+            _ => Ok(self.wrong),
+        }
+    }
+}

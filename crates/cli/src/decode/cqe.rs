@@ -1,0 +1,166 @@
+//! CQEs.
+
+use bellpush::wire::cqe::{CQE_BYTES, Cqe, CqeOpcode, Syndrome, owner_bit};
+use bellpush::wire::fields::{CQE, CQE_ERROR};
+use bellpush::wire::tm::Told;
+
+use super::Options;
+use super::item::Item;
+use super::names::{cqe_opcode, wqe_opcode, wqe_opcode_or_code};
+use super::syndrome;
+
+/// Where an entry is in its ring: its index, and the ring's entries.
+pub(super) type Place = Option<(u64, u64)>;
+
+/// An entry of 64 bytes.
+pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: bool) -> Item {
+    let mut item = Item::new("cqe", at);
+    let owner = bytes[63] & 1;
+    let Ok(cqe) = Cqe::parse(bytes) else {
+        let code = bytes[63] >> 4;
+        item.summary = format!("CQE opcode {code:#x}");
+        item.part(&CQE, bytes, 0);
+        item.wrong(0x3f, format!("CQE opcode {code:#x} is not known"));
+        return item;
+    };
+    if cqe.opcode == CqeOpcode::Invalid {
+        item.summary = "INVALID: no CQE has been written here".into();
+        return item;
+    }
+    let layout = if cqe.opcode.is_error() { &CQE_ERROR } else { &CQE };
+    item.part(layout, bytes, 0);
+    item.summary = summary(&cqe);
+    if let Some((index, entries)) = place.filter(|(_, entries)| *entries > 0) {
+        let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+        let due = owner_bit(index, entries);
+        if owner != due {
+            item.wrong(
+                0x3f,
+                format!(
+                    "owner is {owner}, where entry {index} of a ring of {entries} has {due} in this lap: the NIC has \
+                     not written it yet, and a poller must not take it"
+                ),
+            );
+        }
+    }
+    match cqe.opcode.is_error() {
+        true => error(&mut item, &cqe),
+        false => success(&mut item, &cqe, bytes),
+    }
+    let all = bytes.iter().fold(0, |sum, byte| sum ^ byte);
+    if signed && all != 0xff {
+        let right = !(all ^ bytes[62]);
+        item.wrong(
+            0x3e,
+            format!("signature is {:#04x}, and the bytes have {right:#04x}", bytes[62]),
+        );
+    }
+    item
+}
+
+fn summary(cqe: &Cqe) -> String {
+    let name = cqe_opcode(cqe.opcode);
+    let (qpn, counter) = (cqe.qpn.0, cqe.wqe_counter);
+    if cqe.opcode.is_error() {
+        let what = Syndrome::from_code(cqe.syndrome)
+            .map_or_else(|| format!("syndrome {:#04x}", cqe.syndrome), syndrome::name);
+        let of = match cqe.opcode {
+            CqeOpcode::ReqErr => format!(" of {}", wqe_opcode_or_code(cqe.send_opcode)),
+            _ => " of a receive".into(),
+        };
+        return format!("{name}, {what}{of}, QP {qpn:#x}, wqe_counter {counter}");
+    }
+    let of = match cqe.opcode {
+        CqeOpcode::Req => format!(" of {}", wqe_opcode_or_code(cqe.send_opcode)),
+        _ => String::new(),
+    };
+    format!("{name}{of}, QP {qpn:#x}, wqe_counter {counter}, {} bytes", cqe.byte_cnt)
+}
+
+fn error(item: &mut Item, cqe: &Cqe) {
+    let syndrome = Syndrome::from_code(cqe.syndrome);
+    match syndrome {
+        Some(known) => {
+            for line in syndrome::explained(known) {
+                item.note(0x37, line);
+            }
+        }
+        None => item.wrong(0x37, format!("syndrome {:#04x} is not known", cqe.syndrome)),
+    }
+    item.note(0x36, syndrome::vendor(cqe.vendor_err, syndrome));
+    if cqe.opcode == CqeOpcode::ReqErr && wqe_opcode(cqe.send_opcode.into()).is_none() {
+        item.wrong(0x38, format!("opcode {:#04x} is not known", cqe.send_opcode));
+    }
+}
+
+fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
+    let format = bytes[63] >> 2 & 3;
+    let room = match format {
+        1 => Some(32),
+        2 => Some(64),
+        _ => None,
+    };
+    if let Some(room) = room.filter(|room| cqe.byte_cnt > *room) {
+        let have = cqe.byte_cnt;
+        item.wrong(0x2c, format!("byte_cnt is {have}, and data in the entry are at most {room}"));
+    }
+    if format == 3 {
+        item.note(
+            0x3f,
+            "a compressed CQE: byte_cnt is the number of mini-CQEs that follow, which are not decoded",
+        );
+        return;
+    }
+    if cqe.opcode == CqeOpcode::Req && wqe_opcode(cqe.send_opcode.into()).is_none() {
+        item.wrong(0x38, format!("opcode {:#04x} is not known", cqe.send_opcode));
+    }
+    if cqe.byte_cnt > 1 << 31 {
+        item.wrong(0x2c, format!("byte_cnt is {}, and a message has at most 2^31", cqe.byte_cnt));
+    }
+    if let Some(tag) = &cqe.tag {
+        item.note(0x28, format!("tag matching: {}, entry {}", told(tag.told), tag.index));
+    }
+    if cqe.network.is_some() {
+        item.note(0x18, format!("a datagram of queue pair {:#x}, with its GRH", cqe.source.0));
+    }
+}
+
+fn told(told: Told) -> &'static str {
+    match told {
+        Told::Consumed => "a message has matched; its payload is on its way",
+        Told::Expected => "the payload of a message that has matched is there",
+        Told::Unexpected => "a message that did not match is in a receive",
+        Told::NoTag => "a message that takes no part in matching is in a receive",
+        Told::Append => "an entry was appended",
+        Told::Remove => "an entry was removed, or was not there any more",
+        Told::Noop => "an operation without an entry is done",
+        Told::ConsumedMessage => "a message has matched, and its payload is there",
+        Told::ConsumedForSoftware => "a rendezvous has matched that is the program's to carry out",
+        Told::Cancelled => "a message has matched, and its payload will not come",
+    }
+}
+
+/// The entries of a dump of a CQ, or of a part of one.
+pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -> bool) -> bool {
+    let size = options.cqe_bytes;
+    let entries = options.queue_log.map(|log| 1_u64 << log);
+    for (i, slot) in bytes.chunks(size).enumerate() {
+        let at = format!("{:#x}", i * size);
+        // Of 128 bytes the last 64 are the entry.
+        let Some(last) = slot.last_chunk::<CQE_BYTES>().filter(|_| slot.len() == size) else {
+            let mut item = Item::new("cqe", at);
+            item.summary = format!("{} bytes", slot.len());
+            item.wrong(None, format!("{} bytes hold no CQE of {size}", slot.len()));
+            if !each(item) {
+                return false;
+            }
+            continue;
+        };
+        let place = options.index.zip(entries);
+        let place = place.map(|(first, entries)| (u64::from(first) + i as u64, entries));
+        if !each(entry(at, last, place, options.signed)) {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,217 @@
+//! Recordings of `bellpush run --record`: all that has a format of its own, with what is known around it.
+
+use std::collections::BTreeMap;
+
+use bellpush::nic::QpType;
+use bellpush::nic::soft::record::{Format, Formatted, formats};
+use bellpush::wire::cqe::CQE_BYTES;
+use bellpush::wire::doorbell::{Doorbell, cq_ci};
+use bellpush::wire::fields::{CQ_DBR, DBR};
+use bellpush::wire::wqe::Ctrl;
+
+use super::item::Item;
+use super::packet::{Around, Link, packet};
+use super::stream::Streams;
+use super::wqe::{Known, receive, send};
+use super::{DecodeError, Options, QueueType, cqe, doorbell};
+
+/// Doorbells of a queue pair whose WQEs the NIC has not read yet.
+const MOST_RUNG: usize = 64;
+
+#[derive(Default)]
+struct Queue {
+    /// Index of the next WQE, once one was read.
+    next: Option<u16>,
+    /// Indices that were rung.
+    rung: Vec<u16>,
+    /// The last of them.
+    last: Option<u16>,
+}
+
+#[derive(Default)]
+struct Reading {
+    queues: BTreeMap<u32, Queue>,
+    /// Entries that were written to each CQ, for the lap of its owner bit.
+    written: BTreeMap<u32, u64>,
+    streams: Streams,
+}
+
+fn queue_type(kind: QpType) -> QueueType {
+    match kind {
+        QpType::Rc | QpType::Uc => QueueType::Rc,
+        QpType::Ud => QueueType::Ud,
+        QpType::XrcSend | QpType::XrcRecv => QueueType::Xrc,
+        QpType::Dci | QpType::Dct => QueueType::Dci,
+    }
+}
+
+impl Reading {
+    fn item(&mut self, it: Formatted, options: &Options) -> Option<Item> {
+        let at = format!(
+            "event {}, {}.{:09} s",
+            it.event,
+            it.at_ns / 1_000_000_000,
+            it.at_ns % 1_000_000_000
+        );
+        let bytes = &it.bytes[..];
+        Some(match it.what {
+            Format::Wqe { qpn, kind, block, blocks } => {
+                self.wqe(at, bytes, (qpn, kind, block, blocks), options)
+            }
+            Format::Receive { number, shared } => {
+                let mut item = receive(at, bytes, shared);
+                item.summary += &format!(" of queue {number:#x}");
+                item
+            }
+            Format::Cqe { cq, entries, collapsed, .. } => {
+                let count = self.written.entry(cq).or_default();
+                let place = (!collapsed).then_some((*count, entries));
+                *count += 1;
+                let entry: &[u8; CQE_BYTES] = bytes.try_into().ok()?;
+                // A ring that was resized begins a lap of its own.
+                let place = place.filter(|_| options.queue_log.is_some());
+                let mut item = cqe::entry(at, entry, place, options.signed);
+                item.summary += &format!(", CQ {cq}");
+                item
+            }
+            Format::Doorbell { known } => {
+                let register: &[u8; 8] = bytes.try_into().ok()?;
+                let mut item = doorbell::register(at, register, &Options::default());
+                let rung = Doorbell::parse(u64::from_le_bytes(*register));
+                if !known {
+                    item.wrong(4, format!("there is no queue pair {:#x}", rung.qpn.0));
+                }
+                self.rung(&mut item, rung);
+                item
+            }
+            Format::Record { qpn, send, strict } => {
+                let (mut item, counter) = record(at, bytes, qpn, send);
+                let queue = self.queues.entry(qpn).or_default();
+                if let Some(rung) = queue.last.filter(|_| send) {
+                    behind(&mut item, rung, counter, strict);
+                }
+                item
+            }
+            Format::CqRecord { cq, arm } => cq_record(at, bytes, cq, arm)?,
+            Format::CqDoorbell => {
+                let options = Options { cq: true, ..Options::default() };
+                doorbell::register(at, bytes.try_into().ok()?, &options)
+            }
+            Format::Packet { sent, envelope, left_out, has_icrc } => {
+                let (cut, without_icrc) = (left_out.is_some(), !has_icrc);
+                let around = Around { envelope, cut, without_icrc };
+                let (mut item, seen) = packet(at, bytes, Link::Bth, &around);
+                item.summary = format!("{} {}", if sent { "sent" } else { "got" }, item.summary);
+                if cut {
+                    item.note(None, "the recording has no payload of it (--record-payload)");
+                }
+                if let Some(seen) = seen {
+                    self.streams.take(&mut item, &seen);
+                }
+                item
+            }
+        })
+    }
+
+    fn wqe(
+        &mut self,
+        at: String,
+        bytes: &[u8],
+        (qpn, kind, block, blocks): (u32, QpType, u64, u64),
+        options: &Options,
+    ) -> Item {
+        let queue = self.queues.entry(qpn).or_default();
+        let known = Known {
+            index: None, // the NIC may read a WQE again
+            queue_log: blocks.is_power_of_two().then(|| blocks.trailing_zeros()),
+            qpn: Some(qpn),
+            whole: true,
+        };
+        let mut item = send(at, bytes, queue_type(kind), &known, options.signed);
+        let Ok(ctrl) = Ctrl::parse(bytes) else { return item };
+        if blocks > 0 && u64::from(ctrl.index) % blocks != block {
+            let index = ctrl.index;
+            item.wrong(0, format!("wqe_index {index} is not that of block {block}, where it lies"));
+        }
+        let blocks = ctrl.blocks() as u16;
+        for rung in queue.rung.drain(..) {
+            let into = rung.wrapping_sub(ctrl.index);
+            if (1..blocks).contains(&into) {
+                item.wrong(0, format!("the doorbell before rang up to {rung}, within this WQE"));
+            }
+        }
+        queue.next = Some(ctrl.index.wrapping_add(blocks));
+        item
+    }
+
+    fn rung(&mut self, item: &mut Item, rung: Doorbell) {
+        let queue = self.queues.entry(rung.qpn.0).or_default();
+        if let Some(next) = queue.next {
+            let ahead = rung.next.wrapping_sub(next);
+            if ahead >= 0x8000 {
+                item.note(0, format!("the NIC has read up to {next} already"));
+            }
+        }
+        queue.last = Some(rung.next);
+        if queue.rung.len() < MOST_RUNG {
+            queue.rung.push(rung.next);
+        }
+    }
+}
+
+/// A word of a queue pair's record.
+fn record(at: String, bytes: &[u8], qpn: u32, send: bool) -> (Item, u16) {
+    let mut item = Item::new("dbr", at);
+    let mut whole = [0; 8];
+    let (from, name) = if send { (4, "snd.wqe_counter") } else { (0, "rcv.wqe_counter") };
+    whole[from..from + bytes.len().min(4)].copy_from_slice(&bytes[..bytes.len().min(4)]);
+    let fields = DBR.fields.iter().filter(|field| field.at == from);
+    item.fields(DBR.name, fields, &whole, 0);
+    let counter = DBR.number(name, &whole).unwrap_or(0);
+    let sort = if send { "send" } else { "receive" };
+    item.summary = format!("QP {qpn:#x}, {sort} counter {counter}");
+    (item, counter as u16)
+}
+
+/// Is the record that the NIC read after a doorbell behind it?
+fn behind(item: &mut Item, rung: u16, record: u16, strict: bool) {
+    let missing = rung.wrapping_sub(record);
+    if missing == 0 || missing >= 0x8000 {
+        return;
+    }
+    let what =
+        format!("{missing} basic blocks behind the doorbell that the NIC read before, {rung}");
+    match strict {
+        true => item.wrong(4, what),
+        false => item.note(4, what),
+    }
+}
+
+fn cq_record(at: String, bytes: &[u8], cq: u32, arm: bool) -> Option<Item> {
+    let word: [u8; 4] = bytes.try_into().ok()?;
+    let mut item = Item::new("dbr", at);
+    let mut whole = [0; 8];
+    let from = if arm { 4 } else { 0 };
+    whole[from..from + 4].copy_from_slice(&word);
+    let fields = CQ_DBR.fields.iter().filter(|field| field.at == from);
+    item.fields(CQ_DBR.name, fields, &whole, 0);
+    item.summary = match arm {
+        true => {
+            let number = |name| CQ_DBR.number(name, &whole).unwrap_or(0);
+            format!("CQ {cq}, armed from {} (sequence {})", number("arm.ci"), number("arm.cmd_sn"))
+        }
+        false => format!("CQ {cq}, consumer index {}", cq_ci(u32::from_ne_bytes(word))),
+    };
+    Some(item)
+}
+
+/// All of a recording.
+pub(super) fn all(
+    bytes: &[u8],
+    options: &Options,
+    each: &mut dyn FnMut(Item) -> bool,
+) -> Result<(), DecodeError> {
+    let mut reading = Reading::default();
+    formats(bytes.to_vec(), &mut |it| reading.item(it, options).is_none_or(&mut *each))
+        .map_err(|error| DecodeError(error.to_string()))
+}

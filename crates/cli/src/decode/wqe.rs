@@ -1,0 +1,375 @@
+//! WQEs of send and receive queues.
+
+use bellpush::wire::fields::{Body, CTRL, DATA, INLINE, Sends, Walk, receives, walk};
+use bellpush::wire::mmo::{Copy, MMO_BYTES};
+use bellpush::wire::tm::ListWqe;
+use bellpush::wire::umr::Umr;
+use bellpush::wire::wqe::{
+    Ctrl, DS_BYTES, INLINE_FLAG, INVALID_LKEY, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError,
+};
+
+use super::item::Item;
+use super::names::{wqe_opcode, wqe_opcode_or_code};
+use super::{Options, QueueType};
+
+/// What is known of a WQE from elsewhere.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Known {
+    /// Its index in its queue.
+    pub index: Option<u16>,
+    /// Log of the queue's basic blocks.
+    pub queue_log: Option<u32>,
+    /// Its queue pair.
+    pub qpn: Option<u32>,
+    /// Whether the bytes are all that there is of it.
+    pub whole: bool,
+}
+
+fn parse(bytes: &[u8], sends: Sends) -> Result<Wqe, WqeError> {
+    match sends {
+        Sends::Connected => Wqe::parse(bytes),
+        Sends::Datagrams => Wqe::parse_datagram(bytes),
+        Sends::Xrc => Wqe::parse_xrc(bytes),
+        Sends::Dynamic => Wqe::parse_dc(bytes),
+    }
+}
+
+/// What the queue pair seems to send, by what lies behind the control segment: an address vector says that it is whole,
+/// and no lkey or rkey is 0.
+fn guessed(wqe: &[u8], opcode: Opcode) -> Sends {
+    let zeros = |from: usize, to: usize| {
+        wqe.get(from..to).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
+    };
+    if opcode.is_local() {
+        return Sends::Connected;
+    }
+    let extended = wqe.get(24).is_some_and(|byte| *byte == 0x80) && zeros(32, 36);
+    if extended && parse(wqe, Sends::Dynamic).is_ok() {
+        return match zeros(20, 24) && parse(wqe, Sends::Datagrams).is_ok() {
+            true => Sends::Datagrams,
+            false => Sends::Dynamic,
+        };
+    }
+    let link = wqe.get(16) == Some(&0) && !zeros(16, 20) && zeros(20, 32);
+    match link && parse(wqe, Sends::Xrc).is_ok() {
+        true => Sends::Xrc,
+        false => Sends::Connected,
+    }
+}
+
+/// Parses what only some opcodes have.
+fn checked(wqe: &[u8], ctrl: &Ctrl, sends: Sends) -> Result<(), WqeError> {
+    let parsed = parse(wqe, sends)?;
+    match parsed.opcode {
+        Opcode::Umr => Umr::parse(wqe).map(drop),
+        Opcode::TagMatching => ListWqe::parse(wqe).map(drop),
+        Opcode::Mmo if usize::from(ctrl.ds) * DS_BYTES != MMO_BYTES => {
+            Err(WqeError::Ds(ctrl.ds.into()))
+        }
+        Opcode::Mmo => Copy::parse(wqe).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// Shows the segments of a walk.
+fn show(item: &mut Item, wqe: &[u8], walked: &Walk) {
+    for segment in &walked.segments {
+        item.part(segment.layout, wqe, segment.at);
+        if let Body::Inline(at, len) = segment.body {
+            item.bytes("inline data", at, &wqe[at..at + len]);
+        }
+    }
+}
+
+fn names(sends: Sends) -> &'static str {
+    match sends {
+        Sends::Connected => "a connection (RC, UC)",
+        Sends::Datagrams => "datagrams (UD)",
+        Sends::Xrc => "an XRC initiator",
+        Sends::Dynamic => "a DC initiator",
+    }
+}
+
+/// A send WQE. `bytes` may be more than it takes.
+pub(super) fn send(
+    place: String,
+    bytes: &[u8],
+    queue: QueueType,
+    known: &Known,
+    signed: bool,
+) -> Item {
+    let mut item = Item::new("wqe", place);
+    let Ok(ctrl) = Ctrl::parse(bytes) else {
+        item.summary = format!("{} bytes", bytes.len());
+        item.wrong(None, format!("{} bytes hold no control segment of 16", bytes.len()));
+        return item;
+    };
+    let need = usize::from(ctrl.ds) * DS_BYTES;
+    let wqe = &bytes[..need.clamp(DS_BYTES, bytes.len())];
+    let opcode = Opcode::from_code(ctrl.opcode);
+    item.summary = format!(
+        "{}, wqe_index {}, QP {:#x}, ds {} ({need} bytes)",
+        wqe_opcode_or_code(ctrl.opcode),
+        ctrl.index,
+        ctrl.qpn.0,
+        ctrl.ds,
+    );
+    let sends = match (queue.sends(), opcode) {
+        (Some(sends), _) => sends,
+        (None, Some(opcode)) => guessed(wqe, opcode),
+        (None, None) => Sends::Connected,
+    };
+    if queue.sends().is_none() && sends != Sends::Connected {
+        item.note(16, format!("taken for a WQE of {}; --qp says otherwise", names(sends)));
+    }
+    let walked = walk(wqe, sends);
+    show(&mut item, wqe, &walked);
+    place_in_queue(&mut item, &ctrl, bytes.len(), known);
+    code(&mut item, &ctrl, opcode);
+    if need <= bytes.len() && ctrl.ds > 0 {
+        segments(&mut item, wqe, &ctrl, sends, &walked);
+    } else if let Some(at) = walked.beyond.filter(|_| ctrl.ds > 0) {
+        beyond(&mut item, wqe, at, bytes.len());
+    }
+    signature(&mut item, wqe, CTRL.number("signature", wqe).unwrap_or(0), signed);
+    item
+}
+
+/// Is the WQE where it says that it is, and does it fit there?
+fn place_in_queue(item: &mut Item, ctrl: &Ctrl, have: usize, known: &Known) {
+    let need = usize::from(ctrl.ds) * DS_BYTES;
+    if ctrl.ds == 0 {
+        item.wrong(4, "ds is 0: a WQE has at least its control segment");
+    }
+    if let Some(log) = known.queue_log
+        && u64::from(ctrl.blocks()) > 1 << log
+    {
+        let blocks = ctrl.blocks();
+        item.wrong(
+            4,
+            format!("ds {}: {blocks} basic blocks, and the queue has {}", ctrl.ds, 1_u64 << log),
+        );
+    } else if need > have {
+        let end = if known.whole { "the WQE's bytes" } else { "the queue's end" };
+        item.wrong(4, format!("ds {} passes {end}: {need} bytes, and {have} are there", ctrl.ds));
+    }
+    if let Some(index) = known.index
+        && index != ctrl.index
+    {
+        let said = ctrl.index;
+        item.wrong(
+            0,
+            format!("wqe_index is {said} ({said:#x}), where the queue is at {index} ({index:#x})"),
+        );
+    }
+    if let Some(qpn) = known.qpn
+        && qpn != ctrl.qpn.0
+    {
+        item.wrong(4, format!("qpn is {:#x}, and the queue is that of {qpn:#x}", ctrl.qpn.0));
+    }
+}
+
+/// Opcode, its modifier, the fence.
+fn code(item: &mut Item, ctrl: &Ctrl, opcode: Option<Opcode>) {
+    match (opcode, wqe_opcode(ctrl.opcode.into())) {
+        (None, None) => item.wrong(0, format!("opcode {:#04x} is not known", ctrl.opcode)),
+        (None, Some(name)) => {
+            item.note(0, format!("the segments of {name} are not decoded"));
+        }
+        (Some(opcode), _) => {
+            let takes = opcode.masked().is_some()
+                || matches!(opcode, Opcode::Mmo | Opcode::Umr | Opcode::TagMatching);
+            if ctrl.op_mod != 0 && !takes {
+                item.wrong(0, format!("opmod is {:#04x}, and the opcode has none", ctrl.op_mod));
+            }
+        }
+    }
+    let shown = |part: &super::item::Part, name: &str| {
+        part.fields.iter().find(|field| field.name == name).map(|field| field.value.clone())
+    };
+    let fence = item.parts.first().and_then(|ctrl| shown(ctrl, "fm_ce_se.fm"));
+    if let Some(fence) = fence.filter(|fence| matches!(fence.as_str(), "0x5" | "0x6" | "0x7")) {
+        item.wrong(0xb, format!("fm {fence} is reserved"));
+    }
+}
+
+/// Do the segments agree with opcode and ds?
+fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Walk) {
+    let known = Opcode::from_code(ctrl.opcode);
+    if let Some(at) = walked.beyond {
+        beyond(item, wqe, at, wqe.len());
+    } else if known.is_some()
+        && let Err(error) = checked(wqe, ctrl, sends)
+    {
+        let at = if let WqeError::Segment(at) = error { at } else { 0 };
+        item.wrong(at, error.to_string());
+    } else if let Some(opcode) = known {
+        let padded = opcode == Opcode::Umr;
+        let rest = wqe.get(walked.end..).unwrap_or_default();
+        let set = rest.iter().any(|&byte| byte != 0);
+        if opcode != Opcode::Nop && !rest.is_empty() && (set || !padded) {
+            let end = walked.end;
+            item.wrong(
+                4,
+                format!("ds {} passes the opcode's segments, which end at {end:#x}", ctrl.ds),
+            );
+        }
+    }
+    for segment in walked.segments.iter().filter(|segment| segment.layout == &DATA) {
+        let number = |name| DATA.number(name, &wqe[segment.at..]);
+        if number("lkey") == Some(INVALID_LKEY.0.into()) {
+            item.note(segment.at + 4, "lkey 0x100 is the invalid key that ends receives' lists");
+        } else if number("byte_count") == Some(0) {
+            item.note(segment.at, "byte_count 0 means 2^31 bytes");
+        }
+    }
+}
+
+/// A segment reaches behind the end.
+fn beyond(item: &mut Item, wqe: &[u8], at: usize, have: usize) {
+    let head = wqe.get(at..at + 4).and_then(|word| word.try_into().ok());
+    let count = head.map_or(0, u32::from_be_bytes);
+    let room = have.saturating_sub(at);
+    match count & INLINE_FLAG != 0 {
+        true => {
+            let bytes = count & !INLINE_FLAG;
+            item.part(&INLINE, wqe, at);
+            let room = room.saturating_sub(INLINE.bytes);
+            item.wrong(
+                at,
+                format!("inline data of {bytes} bytes pass the WQE's end: {room} are there"),
+            );
+        }
+        false => item.wrong(
+            at,
+            format!(
+                "ds does not fit the opcode: a segment begins at {at:#x}, with {room} bytes left"
+            ),
+        ),
+    }
+}
+
+/// A signature is the complement of the XOR of all other bytes (libmlx5, `calc_sig`).
+fn signature(item: &mut Item, wqe: &[u8], stored: u64, signed: bool) {
+    let all = wqe.iter().fold(0, |sum, byte| sum ^ byte);
+    if (stored != 0 || signed) && all != 0xff {
+        let right = !(all ^ stored as u8);
+        item.wrong(8, format!("signature is {stored:#04x}, and the bytes have {right:#04x}"));
+    }
+}
+
+/// A receive WQE.
+pub(super) fn receive(place: String, bytes: &[u8], shared: bool) -> Item {
+    let mut item = Item::new("receive", place);
+    let walked = receives(bytes, shared);
+    show(&mut item, bytes, &walked);
+    let entries: Vec<_> = walked.segments.iter().filter(|s| s.layout == &DATA).collect();
+    let (mut used, mut room) = (0, 0_u64);
+    for entry in &entries {
+        let number = |name| DATA.number(name, &bytes[entry.at..]).unwrap_or(0);
+        if number("lkey") == u64::from(INVALID_LKEY.0) {
+            break;
+        }
+        if number("byte_count.inline") != 0 {
+            item.wrong(entry.at, "a receive has no inline data");
+        }
+        (used, room) = (used + 1, room + number("byte_count"));
+    }
+    item.summary = format!("receive WQE, {used} of {} entries, {room} bytes", entries.len());
+    if let Some(at) = walked.beyond {
+        item.wrong(at, "the bytes end within an entry of 16");
+    }
+    item
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// The WQEs of a dump of a send queue, or of a part of one.
+pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -> bool) -> bool {
+    if let Some(shared) = options.queue.receives() {
+        return each(receive("0x0".into(), bytes, shared));
+    }
+    let ring = options.queue_log.is_some_and(|log| bytes.len() as u64 == 64 << log);
+    let blocks = (bytes.len() / WQEBB_BYTES).max(1);
+    let first = match options.index {
+        Some(index) if ring => index as usize % blocks,
+        _ => 0,
+    };
+    let mut at = 0; // from `first`
+    let mut qpn = None;
+    // The index wraps at 16 bits, the place at the ring's end.
+    while at < bytes.len() {
+        let place = if ring { (first * WQEBB_BYTES + at) % bytes.len() } else { at };
+        let rest = around(bytes, place, if ring { bytes.len() } else { bytes.len() - place });
+        let block = (at / WQEBB_BYTES) as u32;
+        if is_zero(&rest[..rest.len().min(WQEBB_BYTES)]) && bytes.len() > WQEBB_BYTES {
+            let unused = zeros(bytes, place);
+            let mut item = Item::new("wqe", format!("{place:#x}"));
+            item.summary = format!("{} bytes of zeros: no WQE was written here", unused);
+            at += unused.max(1);
+            if !each(item) {
+                return false;
+            }
+            continue;
+        }
+        let index = options.index.map(|index| index.wrapping_add(block) as u16);
+        let implied = ring && options.index.is_none();
+        let known = Known { index, queue_log: options.queue_log, qpn, whole: !ring };
+        let mut item = send(format!("{place:#x}"), &rest, options.queue, &known, options.signed);
+        let ctrl = Ctrl::parse(&rest).ok();
+        let blocks_of = ctrl.map_or(1, |ctrl| ctrl.blocks() as usize);
+        if let Some(ctrl) = ctrl {
+            let here = place / WQEBB_BYTES;
+            if implied && usize::from(ctrl.index) % blocks != here {
+                item.wrong(
+                    0,
+                    format!(
+                        "wqe_index {} is not that of block {here}: no WQE begins here",
+                        ctrl.index
+                    ),
+                );
+            }
+            qpn = qpn.or(Some(ctrl.qpn.0));
+        }
+        let fits = item.wrong.is_empty();
+        at += if fits { blocks_of } else { blocks_of.clamp(1, 16) } * WQEBB_BYTES;
+        if !each(item) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Bytes of whole basic blocks of zeros that begin at an offset.
+fn zeros(bytes: &[u8], at: usize) -> usize {
+    bytes[at..].chunks(WQEBB_BYTES).take_while(|block| is_zero(block)).map(<[u8]>::len).sum()
+}
+
+/// Blocks at which WQEs of a ring begin, with their first 8 bytes, and blocks behind them.
+pub(super) fn starts(ring: &[u8]) -> Vec<(usize, Ctrl)> {
+    let blocks = ring.len() / WQEBB_BYTES;
+    let ctrl = |block: usize| Ctrl::parse(&ring[block * WQEBB_BYTES..]).ok();
+    let begins = |block: &usize| {
+        let bytes = &ring[block * WQEBB_BYTES..][..WQEBB_BYTES];
+        ctrl(*block).is_some_and(|ctrl| usize::from(ctrl.index) % blocks == *block)
+            && !is_zero(bytes)
+    };
+    // A block in the middle of a WQE may look like one's beginning: it is not when it lies within the one before.
+    let mut covered = 0;
+    let mut found = Vec::new();
+    for block in (0..blocks).filter(begins) {
+        let Some(ctrl) = ctrl(block) else { continue };
+        if block >= covered {
+            covered = block + ctrl.blocks() as usize;
+            found.push((block, ctrl));
+        }
+    }
+    found
+}
+
+/// Bytes of a ring from a place on, as many as a WQE may need.
+fn around(bytes: &[u8], place: usize, most: usize) -> Vec<u8> {
+    bytes[place..].iter().chain(&bytes[..place]).take(most.min(MAX_WQE_BYTES)).copied().collect()
+}

@@ -1,0 +1,363 @@
+//! What of a recording has a format of its own: WQEs, CQEs, doorbells, doorbell records, packets.
+
+use std::collections::BTreeMap;
+
+use super::event::{Call, Event, Header, Outcome, Place, SrqSort, Tail};
+use super::reader::{Recording, RecordingError};
+use bellpush_nic::{Order, QpType};
+use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
+use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
+use bellpush_wire::doorbell::{Doorbell, UAR_DOORBELL_OFFSETS};
+use bellpush_wire::roce::{Addresses, Envelope};
+use bellpush_wire::wqe::{Ctrl, DS_BYTES, MAX_WQE_BYTES, WQEBB_BYTES};
+
+/// A thing with a format, as the NIC read it, wrote it, sent it or got it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Formatted {
+    /// Time of the engine's clock, in ns.
+    pub at_ns: u64,
+    /// Which event of the recording it ends with, from 0.
+    pub event: u64,
+    /// What it is.
+    pub what: Format,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What bytes of a recording are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Format {
+    /// A WQE of a send queue.
+    Wqe {
+        /// The queue pair's number.
+        qpn: u32,
+        /// Its kind.
+        kind: QpType,
+        /// The WQE's place, in basic blocks from the ring's beginning.
+        block: u64,
+        /// Basic blocks of the ring.
+        blocks: u64,
+    },
+    /// A WQE of a receive queue.
+    Receive {
+        /// Number of the queue pair or of the shared receive queue.
+        number: u32,
+        /// Whether the queue is shared.
+        shared: bool,
+    },
+    /// A CQE.
+    Cqe {
+        /// The CQ, as the recording counts it.
+        cq: u32,
+        /// The entry's place in its ring.
+        entry: u64,
+        /// Entries of the ring.
+        entries: u64,
+        /// Whether all CQEs go to the first entry, without owner bits.
+        collapsed: bool,
+    },
+    /// A doorbell register of a send queue.
+    Doorbell {
+        /// Whether the queue pair that is named is there.
+        known: bool,
+    },
+    /// A word of a queue pair's doorbell record.
+    Record {
+        /// The queue pair's number.
+        qpn: u32,
+        /// Whether it is the send queue's word.
+        send: bool,
+        /// Whether the record must be visible before the doorbell.
+        strict: bool,
+    },
+    /// A word of a CQ's doorbell record.
+    CqRecord {
+        /// The CQ, as the recording counts it.
+        cq: u32,
+        /// Whether it is the word that arms.
+        arm: bool,
+    },
+    /// A register that arms a CQ.
+    CqDoorbell,
+    /// A packet, BTH to ICRC.
+    Packet {
+        /// Whether the NIC sent it.
+        sent: bool,
+        /// IP and UDP headers; `None` for a packet between addresses of two families.
+        envelope: Option<Envelope>,
+        /// Bytes of payload that the recording does not have: a hash stands for them. Then payload, pad and ICRC are
+        /// zeros.
+        left_out: Option<u32>,
+        /// Whether packets of this link have an ICRC.
+        has_icrc: bool,
+    },
+}
+
+/// Objects of a kind that are known; each access looks through them.
+const MOST: usize = 1 << 12;
+
+struct Queue {
+    kind: QpType,
+    sq: Place,
+    rq: Place,
+    stride: u64,
+    dbr: Place,
+    strict: bool,
+    /// A WQE of which the NIC has read a part: where it begins, and that part.
+    begun: Option<(u64, Vec<u8>)>,
+}
+
+struct Shared {
+    number: u32,
+    ring: Place,
+    linked: bool,
+    stride: u64,
+}
+
+struct Completions {
+    ring: Place,
+    dbr: Place,
+    entry_bytes: u64,
+    collapsed: bool,
+    begun: Option<(u64, [u8; CQE_TAIL_OFFSET])>,
+}
+
+struct Reading<'a> {
+    header: &'a Header,
+    calls: Vec<Call>,
+    qps: BTreeMap<u32, Queue>,
+    srqs: Vec<Shared>,
+    cqs: BTreeMap<u32, Completions>,
+    /// Register pages, by region and offset.
+    uars: Vec<Place>,
+    now_ns: u64,
+    event: u64,
+}
+
+/// Offset in a place of an access of its region; `None` for one outside.
+fn within(place: &Place, region: u32, offset: u64) -> Option<u64> {
+    let inner = offset.checked_sub(place.offset)?;
+    (place.region == region && inner < place.len).then_some(inner)
+}
+
+impl Reading<'_> {
+    fn called(&mut self, call: Call, outcome: Outcome) {
+        match (call, outcome) {
+            (Call::Qp(qp), Outcome::Number(qpn)) => {
+                if self.qps.len() >= MOST {
+                    return;
+                }
+                self.uars.push(qp.uar);
+                let stride = 1 << qp.rq_stride_log.min(16);
+                let (kind, strict, begun) = (qp.kind, qp.order == Order::Strict, None);
+                let queue =
+                    Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr: qp.dbr, strict, begun };
+                self.qps.insert(qpn, queue);
+            }
+            (Call::Cq(cq), Outcome::Number(number)) => {
+                if self.cqs.len() >= MOST {
+                    return;
+                }
+                self.uars.push(cq.uar);
+                let (ring, dbr, entry_bytes) = (cq.ring, cq.dbr, cq.entry_bytes);
+                let (collapsed, begun) = (cq.collapsed, None);
+                self.cqs.insert(number, Completions { ring, dbr, entry_bytes, collapsed, begun });
+            }
+            (Call::ResizeCq { cq, ring, entry_bytes }, Outcome::Done) => {
+                if let Some(cq) = self.cqs.get_mut(&cq) {
+                    (cq.ring, cq.entry_bytes, cq.begun) = (ring, entry_bytes, None);
+                }
+            }
+            (Call::Notify { uar, .. }, Outcome::Done) => self.uars.push(uar),
+            (Call::Srq(srq), Outcome::Number(number)) => {
+                let linked =
+                    !matches!(srq.sort, SrqSort::Cyclic | SrqSort::Tags { cyclic: true, .. });
+                let stride = 1 << srq.stride_log.min(16);
+                self.srqs.push(Shared { number, ring: srq.ring, linked, stride });
+            }
+            (Call::DestroyQp { qpn }, _) => drop(self.qps.remove(&qpn)),
+            _ => {}
+        }
+        self.uars.dedup();
+        self.uars.truncate(MOST);
+        self.srqs.truncate(MOST);
+    }
+
+    fn word(
+        &mut self,
+        region: u32,
+        offset: u64,
+        value: u64,
+        bytes: u8,
+    ) -> Option<(Format, Vec<u8>)> {
+        let memory = match bytes {
+            4 => (value as u32).to_ne_bytes().to_vec(),
+            _ => value.to_ne_bytes().to_vec(),
+        };
+        for (&qpn, qp) in &self.qps {
+            let Some(at) = within(&qp.dbr, region, offset) else { continue };
+            let send = at == DBR_SND_OFFSET as u64;
+            if bytes != 4 || !(send || at == DBR_RCV_OFFSET as u64) {
+                return None;
+            }
+            return Some((Format::Record { qpn, send, strict: qp.strict }, memory));
+        }
+        for (&cq, it) in &self.cqs {
+            if let Some(at) = within(&it.dbr, region, offset) {
+                return (bytes == 4).then_some((Format::CqRecord { cq, arm: at != 0 }, memory));
+            }
+        }
+        let at = self.uars.iter().find_map(|uar| within(uar, region, offset))?;
+        if bytes != 8 || value == 0 {
+            return None; // nobody has rung yet
+        }
+        if at == UAR_CQ_DOORBELL_OFFSET as u64 {
+            return Some((Format::CqDoorbell, memory));
+        }
+        UAR_DOORBELL_OFFSETS.contains(&(at as usize)).then(|| {
+            let known = self.qps.contains_key(&Doorbell::parse(u64::from_le(value)).qpn.0);
+            (Format::Doorbell { known }, memory)
+        })
+    }
+
+    fn read(&mut self, region: u32, offset: u64, bytes: &[u8]) -> Option<(Format, Vec<u8>)> {
+        for (&qpn, qp) in &mut self.qps {
+            if let Some(at) = within(&qp.sq, region, offset) {
+                let (blocks, kind) = (qp.sq.len / WQEBB_BYTES as u64, qp.kind);
+                let (block, bytes) = qp.sent(at, bytes)?;
+                return Some((Format::Wqe { qpn, kind, block, blocks }, bytes));
+            }
+            let whole = (bytes.len() as u64).is_multiple_of(qp.stride);
+            if within(&qp.rq, region, offset).is_some() && whole {
+                return Some((Format::Receive { number: qpn, shared: false }, bytes.to_vec()));
+            }
+        }
+        let srq = self.srqs.iter().find(|srq| within(&srq.ring, region, offset).is_some())?;
+        let whole = bytes.len() as u64 == srq.stride;
+        let what = Format::Receive { number: srq.number, shared: srq.linked };
+        whole.then(|| (what, bytes.to_vec()))
+    }
+
+    fn wrote(&mut self, region: u32, offset: u64, bytes: &[u8]) -> Option<(Format, Vec<u8>)> {
+        let of = |(&number, cq): (&u32, &mut Completions)| {
+            Some((number, within(&cq.ring, region, offset)?))
+        };
+        let (number, at) = self.cqs.iter_mut().find_map(of)?;
+        let cq = self.cqs.get_mut(&number)?;
+        if let Ok(body) = bytes.try_into() {
+            cq.begun = Some((at, body));
+            return None;
+        }
+        let (first, body) = cq.begun.take()?;
+        if bytes.len() != CQE_BYTES - CQE_TAIL_OFFSET || at != first + CQE_TAIL_OFFSET as u64 {
+            return None;
+        }
+        let entry_bytes = cq.entry_bytes.max(CQE_BYTES as u64);
+        let (entry, entries) = (at / entry_bytes, cq.ring.len / entry_bytes);
+        let what = Format::Cqe { cq: number, entry, entries, collapsed: cq.collapsed };
+        Some((what, [&body[..], bytes].concat()))
+    }
+
+    fn packet(
+        &self,
+        sent: bool,
+        envelope: Option<Envelope>,
+        bytes: &[u8],
+        payload: Option<Tail>,
+    ) -> (Format, Vec<u8>) {
+        let mut whole = bytes.to_vec();
+        let left_out = payload.map(|tail| tail.len.min(u32::from(u16::MAX)));
+        if let Some(len) = left_out {
+            // Headers and perhaps the payload's first bytes are there; what is not is zero.
+            whole.resize(bytes.len() + (len as usize).next_multiple_of(4) + 4, 0);
+        }
+        let has_icrc = self.header.has_icrc;
+        (Format::Packet { sent, envelope, left_out, has_icrc }, whole)
+    }
+
+    fn take(&mut self, event: &Event<'_>) -> Option<(Format, Vec<u8>)> {
+        match *event {
+            Event::Step { now_ns } => {
+                self.now_ns = now_ns;
+                None
+            }
+            Event::Call(Call::Gone { .. }) => None,
+            Event::Call(ref call) => {
+                self.calls.push(call.clone());
+                None
+            }
+            Event::Done(outcome) => {
+                if let Some(call) = self.calls.pop() {
+                    self.called(call, outcome);
+                }
+                None
+            }
+            Event::Word { region, offset, bytes, value, .. } => {
+                self.word(region, offset, value, bytes)
+            }
+            Event::Read { region, offset, bytes } => self.read(region, offset, bytes),
+            Event::Wrote { region, offset, bytes } => self.wrote(region, offset, bytes),
+            Event::Came { envelope, bytes, payload, .. } => {
+                Some(self.packet(false, Some(envelope), bytes, payload))
+            }
+            Event::Went { to, fields, bytes, payload } => {
+                let envelope = Addresses::new(self.header.address, to)
+                    .map(|addresses| Envelope::new(addresses, fields.src_port).with(&fields));
+                Some(self.packet(true, envelope, bytes, payload))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Queue {
+    /// A part of the send queue was read: the WQE that is whole with it, and its basic block.
+    fn sent(&mut self, at: u64, bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let (first, mut wqe) = match self.begun.take() {
+            Some((first, mut begun)) if (first + begun.len() as u64) % self.sq.len.max(1) == at => {
+                begun.extend_from_slice(bytes);
+                (first, begun)
+            }
+            _ => (at, bytes.to_vec()),
+        };
+        let need = usize::from(Ctrl::parse(&wqe).ok()?.ds) * DS_BYTES;
+        if wqe.len() < need && wqe.len() < MAX_WQE_BYTES {
+            self.begun = Some((first, wqe));
+            return None;
+        }
+        wqe.truncate(need.max(DS_BYTES));
+        Some((first / WQEBB_BYTES as u64, wqe))
+    }
+}
+
+/// Hands over everything in a recording that has a format of its own, in order, until `each` says that it is enough.
+///
+/// # Errors
+/// [`RecordingError`] for bytes that are no recording, or that are damaged; what comes before was handed over.
+pub fn formats(
+    bytes: Vec<u8>,
+    each: &mut dyn FnMut(Formatted) -> bool,
+) -> Result<(), RecordingError> {
+    let recording = Recording::of(bytes)?;
+    let mut reading = Reading {
+        header: &recording.header,
+        calls: Vec::new(),
+        qps: BTreeMap::new(),
+        srqs: Vec::new(),
+        cqs: BTreeMap::new(),
+        uars: Vec::new(),
+        now_ns: 0,
+        event: 0,
+    };
+    for event in recording.events() {
+        let found = reading.take(&event?);
+        let (at_ns, event) = (reading.now_ns, reading.event);
+        reading.event += 1;
+        if let Some((what, bytes)) = found
+            && !each(Formatted { at_ns, event, what, bytes })
+        {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! `bellpush decode`: what the documentation shows, files, pipes and statuses.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/decode")
+}
+
+fn decode(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    command.current_dir(fixtures()).arg("decode").args(args).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The same of what a pipe brings.
+fn piped(args: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    command.arg("decode").args(args).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Asserts status 2 and one line on stderr, and returns it.
+fn refused(output: &Output) -> String {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr.trim_end().into()
+}
+
+#[test]
+fn what_the_documentation_shows_is_what_comes() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/decode.md");
+    let page = fs::read_to_string(page).unwrap();
+    let mut shown = 0;
+    for block in page.split("```").skip(1).step_by(2) {
+        let Some(block) = block.strip_prefix("\n$ bellpush decode ") else { continue };
+        for example in block.split("\n$ bellpush decode ") {
+            let (args, expected) = example.split_once('\n').unwrap();
+            let args: Vec<_> = args.split(' ').collect();
+            assert_eq!(text(&decode(&args)).trim_end(), expected.trim_end(), "{args:?}");
+            shown += 1;
+        }
+    }
+    assert!(shown >= 3, "{shown}");
+}
+
+#[test]
+fn the_status_says_whether_something_is_wrong() {
+    for (args, status) in [
+        (&["wqe", "write.hex"][..], 0),
+        (&["wqe", "write.hex", "--wqe-index", "0x1234"], 0),
+        (&["wqe", "write.hex", "--wqe-index", "0x1235"], 1),
+        (&["wqe", "bad.hex"], 1),
+        (&["wqe", "datagram.hex"], 0),
+        (&["wqe", "datagram.hex", "--qp", "rc"], 1),
+        (&["cqe", "dmesg.txt"], 0),
+        (&["pcap", "pingpong.pcap"], 0),
+    ] {
+        let output = decode(args);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {}", text(&output));
+        assert!(output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_capture_of_the_udp_link_has_nothing_wrong_until_a_byte_changes() {
+    let mut file = fs::read(fixtures().join("pingpong.pcap")).unwrap();
+    let right = piped(&["pcap", "-"], &file);
+    let told = text(&right);
+    assert_eq!(right.status.code(), Some(0), "{told}");
+    assert_eq!(told.matches("ICRC ").count(), 12, "{told}");
+    assert!(!told.contains("wrong"), "{told}");
+    let payload = 24 + 16 + 14 + 20 + 8 + 12 + 5;
+    file[payload] ^= 1;
+    let output = piped(&["pcap", "--brief"], &file);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("wrong at 0x76: ICRC 0x"), "{}", text(&output));
+    // Without its third packet, the first two PSNs of one direction have a gap to the next.
+    let _ = file.drain(24..24 + 16 + 122);
+    let output = piped(&["pcap", "--brief"], &file);
+    assert!(!text(&output).contains("missing"), "it begins later: {}", text(&output));
+}
+
+#[test]
+fn json_says_the_same() {
+    let output = decode(&["wqe", "bad.hex", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let item = &json[0];
+    assert_eq!((&item["kind"], item["parts"][0]["name"].as_str()), (&"wqe".into(), Some("ctrl")));
+    let opcode = &item["parts"][0]["fields"][2];
+    assert_eq!(opcode["name"], "opmod_idx_opcode.opcode");
+    assert_eq!((&opcode["value"], &opcode["bits"]), (&"0x8".into(), &"7:0".into()));
+    assert_eq!(opcode["meaning"], "RDMA_WRITE");
+    assert_eq!(item["wrong"].as_array().unwrap().len(), 2);
+    let none =
+        piped(&["pcap", "--json"], &fs::read(fixtures().join("pingpong.pcap")).unwrap()[..24]);
+    assert_eq!(text(&none), "[]\n");
+}
+
+#[test]
+fn a_doorbell_is_compared_with_the_files_of_its_queue_and_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let sq = write("sq", &format!("0000000a41a5b00200000008{}", "00".repeat(52)));
+    let dbr = write("dbr", "00000000 00000000");
+    let args = ["doorbell", "-", "--sq", &sq, "--dbr", &dbr, "--brief"];
+    let behind = piped(&args, b"0x0000000a 0x41a5b002");
+    assert_eq!(behind.status.code(), Some(1));
+    assert!(
+        text(&behind).contains("1 basic blocks behind the doorbell, at 0"),
+        "{}",
+        text(&behind)
+    );
+    let dbr = write("dbr", "00000000 00000001");
+    let args = ["doorbell", "-", "--sq", &sq, "--dbr", &dbr, "--brief"];
+    assert_eq!(piped(&args, b"0x0000000a 0x41a5b002").status.code(), Some(0));
+    let odd = write("odd", &"00".repeat(65));
+    let line = refused(&piped(&["doorbell", "--sq", &odd], b"00"));
+    assert!(line.contains("65 bytes are no send queue"), "{line}");
+}
+
+#[test]
+fn what_cannot_be_decoded_is_refused_in_a_line() {
+    for (args, input, what) in [
+        (&["wqe"][..], &b"hello\n"[..], "line 1: \"hello\" is not hex"),
+        (&["wqe"], b"", "no bytes in it"),
+        (&["wqe", "--hex"], b"\xff\xfe", "byte 0: not text"),
+        (&["pcap"], b"GIF89a", "neither as pcap nor as pcapng"),
+        (&["record"], b"GIF89a", "not a recording"),
+        (&["wqe", "nowhere.hex"], b"", "No such file"),
+        (&["wqe", "--queue-log", "99"], b"", "--queue-log"),
+        (&["wqe", "--cqe-bytes", "32"], b"", "--cqe-bytes"),
+    ] {
+        let line = refused(&piped(args, input));
+        assert!(line.contains(what), "{line} for {args:?}");
+    }
+    // What comes before the fault is told.
+    let file = fs::read(fixtures().join("pingpong.pcap")).unwrap();
+    let cut = piped(&["pcap", "--brief"], &file[..file.len() - 3]);
+    assert!(refused(&cut).contains("passes the file's end"));
+    assert_eq!(text(&cut).lines().filter(|line| line.starts_with("packet ")).count(), 11);
+}
