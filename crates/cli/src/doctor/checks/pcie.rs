@@ -81,15 +81,14 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
     let (devices, _) = devices(m, &tree);
     let (mut all, mut fine, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
     for a in devices {
-        let way: Vec<Address> = tree.chain(a).into_iter().chain([a]).collect();
-        let support: Option<Vec<u32>> = way.iter().map(|&b| m.pci.more(b).mpss).collect();
+        let support = support(m, &tree, a);
         let in_use = tree.capture().get(a).and_then(|f| f.mps);
         let (Some(support), Some(in_use)) = (support, in_use) else {
             // A virtual function has its physical one's.
             hidden += usize::from(!tree.capture().is_virtual(a));
             continue;
         };
-        let possible = support.into_iter().min().unwrap_or(in_use);
+        let possible = support;
         if in_use >= possible {
             fine.insert(in_use);
             continue;
@@ -97,7 +96,7 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
         all.push(
             Finding::warn(format!("MPS of {in_use} B"))
                 .of(named(m, &tree, a))
-                .expected(format!("{possible} B, which every port up to the root supports"))
+                .expected(format!("{possible} B, which everything below the root port supports"))
                 .cost(slower(in_use, possible))
                 .fix("boot with pci=pcie_bus_perf, or set the size in the firmware; both ends of a link need the same"),
         );
@@ -113,6 +112,16 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
         all.push(hidden_config(hidden, "MPS"));
     }
     all
+}
+
+/// The largest MPS of everything below the root port of a function: a device would refuse a peer's
+/// larger TLP as malformed, and a completer's as well. `None` where any of them is hidden.
+fn support(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<u32> {
+    let top = tree.chain(a).first().copied().unwrap_or(a);
+    let is_below = |b: &Address| *b == top || tree.chain(*b).first() == Some(&top);
+    let all: Option<Vec<u32>> =
+        m.pci.more.iter().filter(|(b, _)| is_below(b)).map(|(_, more)| more.mpss).collect();
+    all?.into_iter().min()
 }
 
 /// Rate of large writes with one MPS beside that with another, from the arithmetic of `bellpush tlp`.

@@ -179,7 +179,7 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
 }
 
 pub fn collapse(m: &Machine) -> Vec<Finding> {
-    let Some((tree, _, _)) = both(m) else { return Vec::new() };
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
     let mut all = Vec::new();
     for fan in write_fans(&tree) {
         let chip = short(fan.chip.as_deref().unwrap_or("unknown chip"));

@@ -62,7 +62,7 @@ impl Pci {
     }
 }
 
-/// GPUs, NICs and the bridges above them.
+/// GPUs, NICs and the bridges above them, and what is below the same root ports.
 fn of_interest(capture: &Capture) -> BTreeSet<Address> {
     let tree = Tree::new(capture);
     let mut all = BTreeSet::new();
@@ -72,6 +72,10 @@ fn of_interest(capture: &Capture) -> BTreeSet<Address> {
             all.extend(tree.chain(address));
         }
     }
+    let tops: BTreeSet<Address> =
+        all.iter().filter_map(|a| tree.chain(*a).first().copied()).collect();
+    let below = |a: &Address| tree.chain(*a).first().is_some_and(|top| tops.contains(top));
+    all.extend(capture.functions().map(|f| f.address).filter(below));
     all
 }
 
