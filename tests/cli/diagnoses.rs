@@ -24,11 +24,16 @@ fn on(root: &Path, args: &[&str]) -> (u8, String) {
     doctor(&[&["--root", root.to_str().unwrap()], args].concat()).unwrap()
 }
 
+/// A folder for a tree of some hundred small files, in memory where there is room for them.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// A recorded machine with some statements more.
 fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
     let mut machine = recorded(name);
     more.iter().for_each(|line| machine.statement(line));
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     machine.write(dir.path());
     dir
 }
@@ -47,7 +52,7 @@ fn each_fault_is_named_and_no_other() {
     let mut failed = Vec::new();
     for name in all {
         let machine = recorded(&name);
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         machine.write(dir.path());
         let found = wrong(dir.path());
         let said: BTreeSet<(&str, &str)> =
@@ -160,6 +165,25 @@ fn every_pair_has_its_class_and_distance() {
         (&placement[0]["name"], &placement[0]["assigned"]),
         (&"mlx5_0".into(), &true.into())
     );
+}
+
+/// A recording has what the checks read: they find the same.
+#[test]
+fn a_recording_is_the_machine() {
+    for name in names() {
+        let (dir, to) = (machine(&name, &[]), folder());
+        let copy = to.path().join("copy");
+        assert_eq!(on(dir.path(), &["--record", copy.to_str().unwrap()]).0, 0);
+        let told = |root: &Path| on(root, &[]).1.split_once('\n').unwrap().1.to_owned();
+        assert_eq!(told(dir.path()), told(&copy), "{name}");
+    }
+    let dir = machine("ib-switches", &["env NCCL_DEBUG=INFO", "env SECRET=x"]);
+    let (path, to) = (dir.path().to_str().unwrap(), folder());
+    let into = to.path().to_str().unwrap();
+    assert_eq!(on(dir.path(), &["--record", into]).0, 0);
+    assert_eq!(fs::read_to_string(to.path().join("env")).unwrap(), "NCCL_DEBUG=INFO\n");
+    let again = doctor(&["--root", path, "--record", into]).unwrap_err();
+    assert!(again.contains("it is not empty"), "{again}");
 }
 
 /// Whoever made the tree may have given anything any name.

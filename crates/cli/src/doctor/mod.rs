@@ -8,6 +8,7 @@ mod finding;
 mod live;
 mod machine;
 mod read;
+mod record;
 mod report;
 mod verdict;
 
@@ -43,6 +44,9 @@ pub struct DoctorArgs {
     /// A recorded machine: a directory with sys/, proc/, dev/ and `env` of another machine
     #[arg(long, value_name = "DIR", conflicts_with = "live")]
     root: Option<PathBuf>,
+    /// Copy what the checks read to this new or empty directory, for --root elsewhere
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// Write JSON to this file, or to standard output with `-` (the default)
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -72,11 +76,15 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 /// The exit status, and what is printed.
 pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
     let taken = values::check_places(&[("--json", &args.json)])?;
-    let machine = read(args.root.as_deref())?;
+    let (machine, root) = read(args.root.as_deref())?;
+    if let Some(dir) = &args.record {
+        let files = record::write(&root, &machine, dir)?;
+        return Ok((0, format!("{files} files in {}\n", printable(&dir.display().to_string()))));
+    }
     let mut findings = examine(&machine);
     let measured = match args.live {
         true => Some(live::measure(&args.nic, || {
-            read(None).map_or_else(|_| Vec::new(), |m| live::counters(&m))
+            read(None).map_or_else(|_| Vec::new(), |(m, _)| live::counters(&m))
         })?),
         false => None,
     };
@@ -113,7 +121,7 @@ fn in_one_line(mut f: Finding) -> Finding {
 }
 
 /// Reads a machine, in bounded time.
-fn read(recorded: Option<&Path>) -> Result<Machine, CliError> {
+fn read(recorded: Option<&Path>) -> Result<(Machine, Root), CliError> {
     let dir = recorded.unwrap_or(Path::new("/"));
     let reading = Arc::new(Mutex::new(dir.to_owned()));
     let remedy = "name a directory with sys/ and proc/ of a machine";
@@ -125,7 +133,7 @@ fn read(recorded: Option<&Path>) -> Result<Machine, CliError> {
     let live = recorded.is_none();
     let (send, receive) = mpsc::channel();
     // A read that does not return cannot be ended; the program ends without it.
-    thread::spawn(move || send.send(Machine::read(&root, live)));
+    thread::spawn(move || send.send((Machine::read(&root, live), root)));
     receive.recv_timeout(READING).map_err(|e| {
         let at = reading.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
         let what = match e {
@@ -150,7 +158,7 @@ pub fn check_table() -> String {
 /// Findings of a recorded machine, worst last: check, severity, subject and text.
 #[allow(dead_code, reason = "the tests look at each")]
 pub fn findings_of(root: &Path) -> Result<Vec<[String; 4]>, CliError> {
-    let machine = read(Some(root))?;
+    let (machine, _) = read(Some(root))?;
     let all = examine(&machine).into_iter();
     Ok(all
         .map(|f| [f.check.to_owned(), f.severity.name().to_owned(), f.subject, f.found])

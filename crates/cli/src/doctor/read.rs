@@ -3,6 +3,7 @@
 //! Regular files alone are read, 1 MiB of each at most, and nothing outside the root: a copy's
 //! absolute links would lead to the running machine.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -67,6 +68,19 @@ impl<T> Seen<T> {
     }
 }
 
+/// How something was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asked {
+    /// The content of a file.
+    Content,
+    /// The names in a folder.
+    Names,
+    /// Whether it is there.
+    Presence,
+    /// What a link names.
+    Link,
+}
+
 /// The root of a machine.
 #[derive(Debug)]
 pub struct Root {
@@ -76,6 +90,8 @@ pub struct Root {
     real: PathBuf,
     /// What is being read, for the message when it does not return.
     reading: Arc<Mutex<PathBuf>>,
+    /// What has been asked for.
+    asked: Mutex<BTreeSet<(String, Asked)>>,
 }
 
 impl Root {
@@ -86,12 +102,22 @@ impl Root {
         if !real.is_dir() {
             return Err(format!("{}: not a directory", dir.display()));
         }
-        Ok(Self { named: dir.to_owned(), real, reading })
+        Ok(Self { named: dir.to_owned(), real, reading, asked: Mutex::default() })
     }
 
     /// A path below the root, as named.
     pub fn path(&self, name: &str) -> PathBuf {
         self.named.join(name)
+    }
+
+    fn ask(&self, name: &str, how: Asked) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.insert((name.to_owned(), how));
+    }
+
+    /// What has been asked for, by name.
+    pub fn asked(&self) -> BTreeSet<(String, Asked)> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The file that a name leads to, links followed.
@@ -107,6 +133,7 @@ impl Root {
 
     /// Content of a file.
     pub fn bytes(&self, name: &str) -> Seen<Vec<u8>> {
+        self.ask(name, Asked::Content);
         let read = || -> Result<Vec<u8>, Seen<()>> {
             let real = self.resolve(name)?;
             let io = |e| unread(name, &e);
@@ -138,6 +165,7 @@ impl Root {
 
     /// Names in a folder, in order.
     pub fn names(&self, name: &str) -> Seen<Vec<String>> {
+        self.ask(name, Asked::Names);
         let real = match self.resolve(name) {
             Ok(real) => real,
             Err(Seen::Unreadable(why)) => return Seen::Unreadable(why),
@@ -162,11 +190,24 @@ impl Root {
 
     /// Whether there is something of this name.
     pub fn has(&self, name: &str) -> bool {
+        self.ask(name, Asked::Presence);
         fs::symlink_metadata(self.real.join(name)).is_ok()
+    }
+
+    /// Whether it is a folder, links followed.
+    pub fn is_dir(&self, name: &str) -> bool {
+        self.resolve(name).is_ok_and(|real| real.is_dir())
+    }
+
+    /// Where a name leads to, from the folder `top`.
+    pub fn below(&self, name: &str, top: &str) -> Option<String> {
+        let (real, top) = (self.resolve(name).ok()?, self.resolve(top).ok()?);
+        Some(real.strip_prefix(top).ok()?.to_str()?.to_owned())
     }
 
     /// Last part of what a link names.
     pub fn link_name(&self, name: &str) -> Option<String> {
+        self.ask(name, Asked::Link);
         let target = fs::read_link(self.real.join(name)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
