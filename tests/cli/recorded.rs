@@ -108,9 +108,19 @@ impl Recorded {
                 let lines: Vec<_> = words.map(|m| format!("{m} 16384 0 - Live 0x0")).collect();
                 self.file("proc/modules", &lines.join("\n"));
             }
-            "memlock" => self.file("proc/self/limits", &format!("Limit  Soft Limit  Hard Limit  Units\nMax locked memory         {rest}            {rest}            bytes")),
-            "capabilities" => self.file("proc/self/status", &format!("Name:\tbash\nCapEff:\t{rest}")),
-            "shm" => self.file("proc/self/mounts", &format!("tmpfs /dev/shm tmpfs rw,nosuid{rest} 0 0")),
+            "memlock" => self.file(
+                "proc/self/limits",
+                &format!(
+                    "Limit  Soft Limit  Hard Limit  Units\nMax locked \
+             memory         {rest}            {rest}            bytes"
+                ),
+            ),
+            "capabilities" => {
+                self.file("proc/self/status", &format!("Name:\tbash\nCapEff:\t{rest}"))
+            }
+            "shm" => {
+                self.file("proc/self/mounts", &format!("tmpfs /dev/shm tmpfs rw,nosuid{rest} 0 0"))
+            }
             "nvidia" => self.nvidia(rest),
             "gpu" => {
                 let (address, model) = rest.split_once(' ').unwrap();

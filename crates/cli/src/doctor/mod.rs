@@ -37,7 +37,8 @@ const READING: Duration = Duration::from_secs(4);
 /// Arguments of `bellpush doctor`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Exit status: 0 nothing to mend, 1 warnings, 2 wrong input or a machine that does \
+    after_help = "Exit status: 0 nothing to mend, 1 warnings, 2 wrong input or a machine that \
+     does \
                         not answer, 3 something is prevented. Measurements count as findings."
 )]
 pub struct DoctorArgs {
@@ -133,7 +134,7 @@ fn read(recorded: Option<&Path>) -> Result<(Machine, Root), CliError> {
     let live = recorded.is_none();
     let (send, receive) = mpsc::channel();
     // A read that does not return cannot be ended; the program ends without it.
-    thread::spawn(move || send.send((Machine::read(&root, live), root)));
+    thread::spawn(move || drop(send.send((Machine::read(&root, live), root))));
     receive.recv_timeout(READING).map_err(|e| {
         let at = reading.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
         let what = match e {

@@ -259,8 +259,9 @@ impl Report<'_> {
     /// A shell script of what would mend it.
     pub fn script(&self) -> String {
         let mut out = format!(
-            "#!/bin/sh\n# What would mend what `bellpush doctor` found of {}. Nothing has been run: read it \
-             first.\n# Most lines need root; settings of PCI functions and modules last until the next boot.\n",
+            "#!/bin/sh\n# What would mend what `bellpush doctor` found of {}. Nothing has been \
+             run: read it first.\n# Most lines need root; settings of PCI functions last until \
+             the next boot.\n",
             short(&self.name)
         );
         let bad = self.findings.iter().filter(|f| f.severity >= Severity::Warning);

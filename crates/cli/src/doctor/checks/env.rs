@@ -41,7 +41,7 @@ fn is_there(m: &Machine, entry: &str, prefix: bool) -> bool {
 }
 
 /// Entries of a list that name nothing.
-fn lost<'a>(list: &'a str, there: impl Fn(&str) -> bool) -> Vec<&'a str> {
+fn lost(list: &str, there: impl Fn(&str) -> bool) -> Vec<&str> {
     let entries = list.split(',').map(str::trim).filter(|e| !e.is_empty());
     entries.filter(|e| !there(e)).collect()
 }
@@ -269,7 +269,10 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
             all.push(
                 ibgda("without PeerMappingOverride=1")
                     .expected("the option, or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
-                    .cost("doorbells by the GPU are refused; NVSHMEM 3.4.5 and later let a CPU thread ring them")
+                    .cost(
+                        "doorbells by the GPU are refused; NVSHMEM 3.4.5 and later let a CPU \
+                     thread ring them",
+                    )
                     .fix("set the option (check peer-mapping), or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
                     .script("export NVSHMEM_IBGDA_NIC_HANDLER=cpu"),
             );

@@ -144,11 +144,23 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
             "try `bellpush doctor --live --nic`, or load nvidia_peermem",
         )],
         (Some(why), false) => vec![
-            Finding::prevents(&[Need::GpuMemory], format!("neither dma-buf ({why}) nor nvidia_peermem"))
-                .expected("open kernel modules of driver 515 or later on Linux 5.12 or later; or nvidia_peermem")
-                .cost("the NIC cannot reach GPU memory: no pull, no destination in GPU memory")
-                .fix("load nvidia_peermem (with the peer memory interface of MLNX_OFED or DOCA-Host)")
-                .script("modprobe nvidia_peermem"),
+            Finding::prevents(
+                &[Need::GpuMemory],
+                format!(
+                    "neither dma-buf ({why}) nor \
+             nvidia_peermem"
+                ),
+            )
+            .expected(
+                "open kernel modules of driver 515 or later on Linux 5.12 or later; \
+                 or nvidia_peermem",
+            )
+            .cost("the NIC cannot reach GPU memory: no pull, no destination in GPU memory")
+            .fix(
+                "load nvidia_peermem (with the peer memory interface of MLNX_OFED or \
+                 DOCA-Host)",
+            )
+            .script("modprobe nvidia_peermem"),
         ],
     }
 }
@@ -160,7 +172,8 @@ fn is_backported(m: &Machine) -> bool {
 }
 
 pub fn bar1(m: &Machine) -> Vec<Finding> {
-    if m.rdma.is_empty() {
+    // Grace has its GPU's memory in the CPU's address space, and leaves BAR 1 alone.
+    if m.rdma.is_empty() || m.system.is_arm {
         return Vec::new();
     }
     let mut all = Vec::new();
@@ -237,14 +250,23 @@ pub fn gdrcopy(m: &Machine) -> Vec<Finding> {
         (true, false) if m.has_dev => vec![
             Finding::warn("module gdrdrv without /dev/gdrdrv")
                 .expected("/dev/gdrdrv")
-                .cost("UCX and NVSHMEM copy small messages with cudaMemcpy; bellpush does not use it")
+                .cost(
+                    "UCX and NVSHMEM copy small messages with cudaMemcpy; bellpush does not \
+                 use it",
+                )
                 .fix("start gdrdrv by its script, or give the container the device")
-                .script("mknod -m 666 /dev/gdrdrv c $(awk '$2 == \"gdrdrv\" {print $1}' /proc/devices) 0"),
+                .script(
+                    "mknod -m 666 /dev/gdrdrv c $(awk '$2 == \"gdrdrv\" {print $1}' \
+                 /proc/devices) 0",
+                ),
         ],
         (true, _) => vec![Finding::fine("gdrdrv")],
         (false, _) => vec![
             Finding::note("no module gdrdrv")
-                .cost("UCX and NVSHMEM copy small messages with cudaMemcpy; bellpush does not use it")
+                .cost(
+                    "UCX and NVSHMEM copy small messages with cudaMemcpy; bellpush does not \
+                 use it",
+                )
                 .fix("install gdrcopy where those matter"),
         ],
     }

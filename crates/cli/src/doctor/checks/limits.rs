@@ -45,12 +45,21 @@ pub fn locked(m: &Machine) -> Vec<Finding> {
     };
     let finding = finding.expected("unlimited");
     vec![match m.container() {
-        Some(_) => finding
-            .fix("start the container with --ulimit memlock=-1 --cap-add=IPC_LOCK")
-            .script("# start the container again: docker run --ulimit memlock=-1 --cap-add=IPC_LOCK"),
+        Some(_) => {
+            finding.fix("start the container with --ulimit memlock=-1 --cap-add=IPC_LOCK").script(
+                "# start the container again: docker run --ulimit memlock=-1 \
+             --cap-add=IPC_LOCK",
+            )
+        }
         None => finding
-            .fix("raise it in limits.conf and log in again; LimitMEMLOCK=infinity for a service (slurmd, sshd)")
-            .script("printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' > /etc/security/limits.d/90-rdma.conf"),
+            .fix(
+                "raise it in limits.conf and log in again; LimitMEMLOCK=infinity for a service \
+             (slurmd, sshd)",
+            )
+            .script(
+                "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' > \
+             /etc/security/limits.d/90-rdma.conf",
+            ),
     }]
 }
 
@@ -63,7 +72,10 @@ pub fn hugepages(m: &Machine) -> Vec<Finding> {
     match m.system.hugepages {
         Seen::Known((0, _)) => vec![
             Finding::note(format!("none are reserved{thp}"))
-                .cost("nothing for bellpush; perftest's --use_hugepages and UCX's huge allocations fail")
+                .cost(
+                    "nothing for bellpush; perftest's --use_hugepages and UCX's huge \
+                 allocations fail",
+                )
                 .fix("sysctl vm.nr_hugepages, if a program wants them"),
         ],
         Seen::Known((total, free)) => vec![Finding::fine(format!("{free} of {total} free{thp}"))],
@@ -148,9 +160,10 @@ pub fn shm(m: &Machine) -> Vec<Finding> {
         return vec![Finding::fine(size(bytes))];
     }
     let found = if bytes == 0 { "not mounted".to_owned() } else { size(bytes) };
-    let finding = Finding::warn(found)
-        .expected("1 GiB or more")
-        .cost("NCCL, MPI and jobs of several ranks put their shared memory there: bus errors, or \"No space left\"");
+    let finding = Finding::warn(found).expected("1 GiB or more").cost(
+        "NCCL, MPI and jobs of several ranks put their shared memory there: bus errors, \
+         or \"No space left\"",
+    );
     vec![match m.container() {
         Some(_) => finding
             .fix("start the container with --shm-size=1g --ulimit memlock=-1, or --ipc=host")

@@ -17,25 +17,28 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "gpu",
         about: "NVIDIA GPUs, their driver, their device nodes",
-        source: "NVIDIA driver README, chapter \"Installing the NVIDIA Driver\"; nvidia-container-toolkit",
+        source: "NVIDIA driver README, \"Installing the NVIDIA Driver\"; \
+         nvidia-container-toolkit",
         run: gpu::present,
     },
     Check {
         id: "gpu-module",
         about: "open or closed kernel module",
-        source: "CUDA C++ documentation, GPUDirect RDMA, \"Using dma-buf\": open kernel modules only",
+        source: "NVIDIA GPU Operator, \"GPUDirect RDMA\": dma-buf needs the open kernel modules",
         run: gpu::module,
     },
     Check {
         id: "gpu-memory",
         about: "registration of GPU memory: dma-buf or nvidia_peermem",
-        source: "NVIDIA, GPUDirect RDMA; Linux 5.12, ibv_reg_dmabuf_mr (rdma-core 34)",
+        source: "NVIDIA, GPUDirect RDMA, Overview (Tesla and Quadro), \"Using nvidia-peermem\"; \
+                 Linux 5.12, rdma-core 34 (ibv_reg_dmabuf_mr)",
         run: gpu::memory,
     },
     Check {
         id: "gpu-bar1",
         about: "size of BAR 1, through which NICs reach GPU memory",
-        source: "NVIDIA, GPUDirect RDMA, \"Displaying BAR space\"; Mellanox/nv_peer_memory#101",
+        source: "NVIDIA, GPUDirect RDMA, \"PCI BAR sizes\", \"Displaying GPU BAR space\"; \
+                 Mellanox/nv_peer_memory#101",
         run: gpu::bar1,
     },
     Check {
@@ -91,7 +94,8 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "rdma-counters",
         about: "errors and retransmissions since the counters were cleared",
-        source: "NVIDIA, \"Understanding mlx5 Linux Counters\"; InfiniBand specification, volume 1, \
+        source: "NVIDIA, \"Understanding mlx5 Linux Counters\"; InfiniBand specification, \
+         volume 1, \
                  16.1.3.5",
         run: rdma::counters,
     },
@@ -105,7 +109,8 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "acs",
         about: "ACS of the switch ports between a GPU and a NIC",
-        source: "PCIe base specification 6.12, 7.7.11; NCCL, Troubleshooting, \"PCI Access Control \
+        source: "PCIe base specification 6.12, 7.7.11; NCCL, Troubleshooting, \"PCI Access \
+         Control \
                  Services\"",
         run: place::acs,
     },

@@ -8,6 +8,8 @@ use bellpush::pcie::topology::{Address, Function, Kind, Tree, candidates};
 use crate::doctor::finding::{Finding, quoted};
 use crate::doctor::machine::Machine;
 
+/// MPS below which headers cost more than 5 %, so that it is worth a boot.
+const LEAST_MPS: u32 = 256;
 /// MRRS below which a NIC needs more outstanding reads than its tags allow.
 const LEAST_MRRS: u32 = 512;
 
@@ -56,7 +58,10 @@ pub fn links(m: &Machine) -> Vec<Finding> {
                 .of(named(m, &tree, a))
                 .expected(format!("{max}, which both ends have"))
                 .cost(format!("{share:.0} % of the link's rate"))
-                .fix("seat the card and its riser or cable again; look at the slot's bifurcation in the firmware"),
+                .fix(
+                    "seat the card and its riser or cable again; look at the slot's \
+                 bifurcation in the firmware",
+                ),
         );
     }
     if all.is_empty() && known > 0 {
@@ -93,12 +98,18 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
             fine.insert(in_use);
             continue;
         }
+        let found = format!("MPS of {in_use} B");
+        let is_small = in_use < LEAST_MPS;
+        let finding = if is_small { Finding::warn(found) } else { Finding::note(found) };
         all.push(
-            Finding::warn(format!("MPS of {in_use} B"))
+            finding
                 .of(named(m, &tree, a))
                 .expected(format!("{possible} B, which everything below the root port supports"))
                 .cost(slower(in_use, possible))
-                .fix("boot with pci=pcie_bus_perf, or set the size in the firmware; both ends of a link need the same"),
+                .fix(
+                    "boot with pci=pcie_bus_perf, or set the size in the firmware; both ends \
+                 of a link need the same",
+                ),
         );
     }
     if all.is_empty() && !fine.is_empty() {
@@ -124,7 +135,7 @@ fn support(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<u32> {
     all?.into_iter().min()
 }
 
-/// Rate of large writes with one MPS beside that with another, from the arithmetic of `bellpush tlp`.
+/// Rate of large writes with one MPS beside that with another, by `bellpush tlp`'s arithmetic.
 fn slower(now: u32, possible: u32) -> String {
     let of = |mps: u32| {
         let config = Config { mps: Mps::new(mps).ok()?, ..Config::pcie_bench() };
@@ -141,7 +152,8 @@ fn slower(now: u32, possible: u32) -> String {
 fn hidden_config(count: usize, what: &str) -> Finding {
     Finding::unseen(
         format!(
-            "{what} of {count} GPUs and NICs: configuration space beyond its first 64 bytes is hidden"
+            "{what} of {count} GPUs and NICs: configuration space beyond its first 64 bytes is \
+             hidden"
         ),
         "run as root, or lspci -vvv as root",
     )
@@ -161,7 +173,10 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
                     .of(named(m, &tree, a))
                     .expected("512 B or more; 4096 B for the most")
                     .cost(reads(bytes))
-                    .fix("set bits 14:12 of Device Control; the firmware's setting comes back at boot")
+                    .fix(
+                        "set bits 14:12 of Device Control; the firmware's setting comes back \
+                     at boot",
+                    )
                     .script(format!("setpci -s {} CAP_EXP+8.w=5000:7000", quoted(&a.to_string()))),
             ),
             Some(bytes) => drop(sizes.insert(bytes)),
@@ -212,8 +227,14 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
             finding
                 .of(named(m, &tree, a))
                 .expected("bit 4 of Device Control set")
-                .cost("NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs go slower without; bellpush's regions do not use it")
-                .fix("set the bit; Linux clears it on purpose below some root ports of Haswell and Broadwell")
+                .cost(
+                    "NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs \
+                 go slower without; bellpush's regions do not use it",
+                )
+                .fix(
+                    "set the bit; Linux clears it on purpose below some root ports of Haswell \
+                 and Broadwell",
+                )
                 .script(format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()))),
         );
     }

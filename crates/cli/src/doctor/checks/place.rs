@@ -58,18 +58,25 @@ fn translates(m: &Machine, kind: &str) -> Finding {
     let mend = |finding: Finding| {
         finding
             .expected("identity (iommu=pt), or no IOMMU")
-            .fix("boot with iommu=pt; with intel_iommu=on or amd_iommu=on where virtual machines need it")
-            .script("# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub and reboot")
+            .fix(
+                "boot with iommu=pt; with intel_iommu=on or amd_iommu=on where virtual \
+             machines need it",
+            )
+            .script(
+                "# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then \
+             update-grub and reboot",
+            )
     };
     // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
     // seen not to.
     match no_dmabuf(m) {
-        Some(_) => mend(
-            Finding::prevents(&[Need::GpuMemory], found)
-                .cost("nvidia_peermem gives the NIC physical addresses, which then mean other memory or none"),
-        ),
+        Some(_) => mend(Finding::prevents(&[Need::GpuMemory], found).cost(
+            "nvidia_peermem gives the NIC physical addresses, which then mean other \
+                 memory or none",
+        )),
         None => mend(Finding::warn(found).cost(
-            "peer transfers climb to the root complex; a driver was seen to give out addresses that are not mapped",
+            "peer transfers climb to the root complex; a driver was seen to give out addresses \
+             that are not mapped",
         )),
     }
 }
@@ -105,15 +112,25 @@ pub fn acs(m: &Machine) -> Vec<Finding> {
         let mut finding =
             Finding::warn(format!("{n} of {of} switch ports redirect peer requests: {list}"))
                 .expected("P2P Request Redirect off (bit 2 of ACS Control)")
-                .cost("traffic between GPU and NIC climbs to the root complex, and shares its way with host memory")
-                .fix("clear ACS Control of these ports after each boot; in a virtual machine ACS has to be on: enable ATS in the NIC instead");
+                .cost(
+                    "traffic between GPU and NIC climbs to the root complex, and shares its \
+                 way with host memory",
+                )
+                .fix(
+                    "clear ACS Control of these ports after each boot; in a virtual machine \
+                 ACS has to be on: enable ATS in the NIC instead",
+                );
         finding.script =
             redirecting.iter().map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")).collect();
         all.push(finding);
     }
     if hidden > 0 {
         all.push(Finding::unseen(
-            format!("ACS of {hidden} of {} switch ports: configuration space beyond its first 64 bytes is hidden", bridges.len()),
+            format!(
+                "ACS of {hidden} of {} switch ports: configuration space beyond its first \
+             64 bytes is hidden",
+                bridges.len()
+            ),
             "run as root, or lspci -vvv as root (ACSCtl)",
         ));
     }
@@ -154,11 +171,18 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
             } else {
                 Finding::warn(found)
             };
-            vec![finding
-                .expected("a platform that forwards peer reads, or GPU and NIC behind one switch")
-                .cost("pull fails or crawls: the NIC's reads of GPU memory are not answered; writes pass")
-                .fix("use paths push or staged")
-                .source(profile.source)]
+            vec![
+                finding
+                    .expected(
+                        "a platform that forwards peer reads, or GPU and NIC behind one switch",
+                    )
+                    .cost(
+                        "pull fails or crawls: the NIC's reads of GPU memory are not answered; \
+                 writes pass",
+                    )
+                    .fix("use paths push or staged")
+                    .source(profile.source),
+            ]
         }
         (Some(true), Some(true)) => {
             let rate = profile.reads_seen_gb_per_s;
@@ -190,7 +214,10 @@ pub fn collapse(m: &Machine) -> Vec<Finding> {
         let finding = match fan.is_reported {
             true => Finding::warn(found)
                 .expected("writes to one root port at a time")
-                .cost("on EPYC 9005 with PEX890xx such writes lost 75 to 95 % of their rate; reads lose nothing")
+                .cost(
+                    "on EPYC 9005 with PEX890xx such writes lost 75 to 95 % of their rate; \
+                 reads lose nothing",
+                )
                 .fix("pull across sockets, or order the exchange in rounds: bellpush sim --flows"),
             false => Finding::note(found).cost("whether their rate collapses here is unknown"),
         };
@@ -249,10 +276,17 @@ pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
                     .of(gpu)
                     .expected("a NIC of the GPU's NUMA node")
                     .cost("every transfer crosses the link between sockets, which peers share")
-                    .fix("move a NIC to the GPU's socket, or give this GPU's traffic to GPUs that have one"),
+                    .fix(
+                        "move a NIC to the GPU's socket, or give this GPU's traffic to GPUs \
+                     that have one",
+                    ),
             ),
             Class::NodeOrSys | Class::Unknown => all.push(
-                Finding::unseen(format!("{found}: the tree above is not shown"), "look on the host").of(gpu),
+                Finding::unseen(
+                    format!("{found}: the tree above is not shown"),
+                    "look on the host",
+                )
+                .of(gpu),
             ),
             _ => fine.push(format!("{} {found}", gpu.split(' ').next().unwrap_or_default())),
         }

@@ -14,7 +14,10 @@ pub fn program(m: &Machine) -> Vec<Finding> {
             Finding::prevents(&[Need::Nic], "this bellpush is built without the feature mlx5")
                 .expected("cargo build --features mlx5")
                 .cost("--nic takes soft alone")
-                .fix("build it again where libibverbs-dev, librdmacm-dev and libclang are; ./x does so by itself"),
+                .fix(
+                    "build it again where libibverbs-dev, librdmacm-dev and libclang are; ./x \
+                 does so by itself",
+                ),
         );
     }
     let Some(libraries) = m.system.libraries.known() else { return all };
@@ -24,7 +27,10 @@ pub fn program(m: &Machine) -> Vec<Finding> {
             Finding::warn("no libcuda.so.1 in the usual folders")
                 .expected("the driver's library, of the module's version")
                 .cost("CUDA finds no GPU, unless the loader knows another folder")
-                .fix("install the driver's user-space part; in a container, NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+                .fix(
+                    "install the driver's user-space part; in a container, \
+                 NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+                ),
         );
     }
     if has_card {

@@ -48,9 +48,15 @@ pub fn devices(m: &Machine) -> Vec<Finding> {
     let found =
         format!("{} functions of ConnectX, {first} with {with}, no RDMA device", cards.len());
     vec![match bound.as_deref() {
-        Some("vfio-pci") => none(found).fix("leave the card to its virtual machine, or unbind vfio-pci"),
+        Some("vfio-pci") => none(found).fix(
+            "leave the card to its virtual machine, or unbind \
+         vfio-pci",
+        ),
         _ => none(found)
-            .fix("load mlx5_ib (kernel, MLNX_OFED or DOCA-Host); in a container, share the host's network or move the device in (rdma dev set DEVICE netns)")
+            .fix(
+                "load mlx5_ib (kernel, MLNX_OFED or DOCA-Host); in a container, share the \
+             host's network or move the device in (rdma dev set DEVICE netns)",
+            )
             .script("modprobe mlx5_ib"),
     }]
 }
@@ -91,9 +97,18 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
         return vec![match inside {
             true => blocked(found)
                 .expected(expected)
-                .fix("start the container with the devices: --device=/dev/infiniband, or the RDMA device plugin")
-                .script("# start the container again: docker run --device=/dev/infiniband --cap-add=IPC_LOCK"),
-            false => blocked(found).expected(expected).fix("start udev").script("udevadm trigger -s infiniband_verbs"),
+                .fix(
+                    "start the container with the devices: --device=/dev/infiniband, or the \
+                 RDMA device plugin",
+                )
+                .script(
+                    "# start the container again: docker run --device=/dev/infiniband \
+                 --cap-add=IPC_LOCK",
+                ),
+            false => blocked(found)
+                .expected(expected)
+                .fix("start udev")
+                .script("udevadm trigger -s infiniband_verbs"),
         }];
     }
     let mut all = Vec::new();
@@ -210,7 +225,8 @@ pub fn window(m: &Machine) -> Vec<Finding> {
     if !with.is_empty() {
         all.push(Finding::unseen(
             format!("device memory of {} is not in sysfs", names(&with)),
-            "ibv_devinfo -v, \"maximum available device memory\": 128 or 256 KiB on ConnectX-5 to -7",
+            "ibv_devinfo -v, \"maximum available device memory\": 128 or 256 KiB on ConnectX-5 \
+             to -7",
         ));
     }
     all

@@ -131,7 +131,11 @@ pub fn flow(m: &Machine) -> Vec<Finding> {
     }
     if !hidden.is_empty() {
         all.push(Finding::unseen(
-            format!("PFC, ECN and trust of {}: the kernel's own mlx5 has no files of them; pause frames are ethtool's", short(&hidden.join(", "))),
+            format!(
+                "PFC, ECN and trust of {}: the kernel's own mlx5 has no files of them; \
+             pause frames are ethtool's",
+                short(&hidden.join(", "))
+            ),
             "mlnx_qos -i INTERFACE; dcb pfc show dev INTERFACE; ethtool -S INTERFACE | grep pause",
         ));
     }
@@ -161,7 +165,10 @@ fn of_netdev(netdev: &Netdev) -> Option<Finding> {
         Finding::warn(found)
             .expected("PFC or ECN of one priority, on the switches as well")
             .cost("a full switch drops packets, and each loss costs a go-back-N or a timeout")
-            .fix("PFC of priority 3 and trust of DSCP, ECN of the same priority, and the same on the switch")
+            .fix(
+                "PFC of priority 3 and trust of DSCP, ECN of the same priority, and the same \
+             on the switch",
+            )
             .script(format!("mlnx_qos -i {name} --trust dscp --pfc 0,0,0,1,0,0,0,0"))
             .script(format!("echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3"))
             .script(format!("echo 1 > /sys/class/net/{name}/ecn/roce_rp/enable/3"))
@@ -192,7 +199,8 @@ mod tests {
     #[test]
     fn priorities_are_eight_flags() {
         assert_eq!(priorities("0 0 0 1 0 0 0 0"), Some(vec![3]));
-        let table = "PFC configuration:\n\tpriority    0   1   2   3   4   5   6   7\n\tenabled     1   0   0   0   0   0   0   1";
+        let table = "PFC configuration:\n\tpriority    0   1   2   3   4   5   6   7\n\tenabled \
+             1   0   0   0   0   0   0   1";
         assert_eq!(priorities(table), Some(vec![0, 7]));
         assert_eq!(
             (priorities("8"), priorities(""), priorities("0 0 0 2 0 0 0 0")),

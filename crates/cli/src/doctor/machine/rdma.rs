@@ -130,14 +130,14 @@ fn device(root: &Root, name: String) -> RdmaDevice {
 }
 
 /// `4: ACTIVE`.
-fn state(text: &String) -> Option<String> {
+fn state(text: &str) -> Option<String> {
     Some(text.split_once(':')?.1.trim().to_owned())
 }
 
 /// `400 Gb/sec (4X NDR)`.
-fn rate(text: &String) -> Option<(f64, String)> {
+fn rate(text: &str) -> Option<(f64, String)> {
     let number: f64 = text.split_whitespace().next()?.parse().ok()?;
-    (number.is_finite() && number >= 0.0).then(|| (number, text.clone()))
+    (number.is_finite() && number >= 0.0).then(|| (number, text.to_owned()))
 }
 
 fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
@@ -158,10 +158,10 @@ fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
     let only = || if netdevs.len() == 1 { netdevs.first().cloned() } else { None };
     Port {
         number,
-        state: root.text(&format!("{dir}/state")).parse("state", state),
-        physical: root.text(&format!("{dir}/phys_state")).parse("phys_state", state),
+        state: root.text(&format!("{dir}/state")).parse("state", |t| state(t)),
+        physical: root.text(&format!("{dir}/phys_state")).parse("phys_state", |t| state(t)),
         layer: root.text(&format!("{dir}/link_layer")),
-        rate: root.text(&format!("{dir}/rate")).parse("rate", rate),
+        rate: root.text(&format!("{dir}/rate")).parse("rate", |t| rate(t)),
         gids,
         counters,
         netdev: of_gid.or_else(only),

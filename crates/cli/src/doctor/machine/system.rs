@@ -164,8 +164,9 @@ fn limit(word: &str) -> Option<Limit> {
 fn shm(root: &Root) -> Seen<Limit> {
     let size = |text: &String| {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let mounts = text.lines().map(words).filter(|w| w.get(1).is_some_and(|p| p == "/dev/shm"));
-        let Some(mount) = mounts.last() else { return Some(Some(0)) };
+        let mut mounts =
+            text.lines().map(words).filter(|w| w.get(1).is_some_and(|p| p == "/dev/shm"));
+        let Some(mount) = mounts.next_back() else { return Some(Some(0)) };
         let option = mount.get(3)?.split(',').find_map(|o| o.strip_prefix("size="));
         let Some(text) = option else { return Some(None) };
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
