@@ -31,6 +31,8 @@ const LONGEST: Duration = Duration::from_secs(4);
 pub struct Measured {
     /// Where kernels ran, and the NIC.
     pub on: String,
+    /// Whether kernels ran on CPU threads, so that times rank nothing.
+    pub is_host: bool,
     /// Median time of a put in ns of each path, or why there was none.
     pub paths: Vec<(Path, Result<f64, String>)>,
     /// Counters that have changed, and by how much.
@@ -69,7 +71,12 @@ pub fn measure(nic: &str, read: impl Fn() -> Vec<(String, u64)>) -> Result<Measu
         (more > 0).then_some((name, more))
     });
     let counters = grown.collect();
-    Ok(Measured { on: short(&format!("{}, {}", gpu.describe(), opened.name())), paths, counters })
+    Ok(Measured {
+        is_host: gpu.is_host(),
+        on: short(&format!("{}, {}", gpu.describe(), opened.name())),
+        paths,
+        counters,
+    })
 }
 
 /// Median time of a put, its bytes compared.
@@ -161,6 +168,9 @@ impl Measured {
             "\nMeasured, a put of {BYTES} B until its completion is seen, median of {PUTS}: {}\n",
             self.on
         );
+        if self.is_host {
+            out += "  kernels on CPU threads: the times show what works, and rank nothing\n";
+        }
         for (path, timed) in &self.paths {
             let timed = timed.as_ref().map_or_else(Clone::clone, |ns| time_ns(*ns));
             let _ = writeln!(out, "  {:15} {timed}", path.to_string());
@@ -177,6 +187,6 @@ impl Measured {
             let (ns, error) = (timed.as_ref().ok(), timed.as_ref().err());
             json!({ "path": path.to_string(), "bytes": BYTES, "median_ns": ns, "error": error })
         });
-        json!({ "on": self.on, "puts": paths.collect::<Vec<_>>(), "counters": self.counters })
+        json!({ "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(), "counters": self.counters })
     }
 }
