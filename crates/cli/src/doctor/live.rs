@@ -187,6 +187,9 @@ impl Measured {
             let (ns, error) = (timed.as_ref().ok(), timed.as_ref().err());
             json!({ "path": path.to_string(), "bytes": BYTES, "median_ns": ns, "error": error })
         });
-        json!({ "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(), "counters": self.counters })
+        json!({
+            "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(),
+            "counters": self.counters,
+        })
     }
 }
