@@ -7,6 +7,9 @@ mod amount;
 #[path = "../../crates/cli/src/cli.rs"]
 mod cli;
 #[allow(dead_code)]
+#[path = "../../crates/cli/src/doctor/mod.rs"]
+mod doctor;
+#[allow(dead_code)]
 #[path = "../../crates/cli/src/flows.rs"]
 mod flows;
 #[allow(dead_code)]
@@ -28,10 +31,12 @@ mod values;
 mod apart;
 mod bench;
 mod decode;
+mod diagnoses;
 mod examples;
 mod front_door;
 mod pcie;
 mod post;
+mod recorded;
 mod show;
 mod soak;
 mod tune;

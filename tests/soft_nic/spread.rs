@@ -102,10 +102,11 @@ fn row(count: u64, from: u64, to: u64) -> Vec<(u64, u64, u32)> {
 
 /// 32 KiB in eight WRITEs of one length, and of two lengths.
 fn rows(from: u64, to: u64) -> [Vec<(u64, u64, u32)>; 2] {
-    let uneven = row(8, from, to).into_iter().enumerate().map(|(i, (from, to, bytes))| match i % 2 {
-        0 => (from, to, bytes - 1024),
-        _ => (from - 1024, to - 1024, bytes + 1024),
-    });
+    let uneven =
+        row(8, from, to).into_iter().enumerate().map(|(i, (from, to, bytes))| match i % 2 {
+            0 => (from, to, bytes - 1024),
+            _ => (from - 1024, to - 1024, bytes + 1024),
+        });
     [row(8, from, to), uneven.collect()]
 }
 

@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 #[path = "decode/command.rs"]
 mod decode;
+mod doctor;
 #[cfg(test)]
 #[path = "../../../fuzz/checks/files.rs"]
 mod files;
@@ -68,6 +69,8 @@ enum Command {
     Show(show::ShowArgs),
     /// Compute the bytes that transfers put on a PCIe link, TLP by TLP
     Tlp(tlp::TlpArgs),
+    /// Say what a machine can do for GPU-initiated networking, and why not
+    Doctor(doctor::DoctorArgs),
     /// Draw a PCIe topology, classify its GPU-NIC pairs, recommend a path
     Topo(topo::TopoArgs),
     /// Simulate whole operations over PCIe topologies
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled("tlp", tlp::run(&args)),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => modelled("topo", topo::run(&args)),
         Command::Sim(args) => modelled("sim", sim::run(&args)),
         Command::Link(args) => pcie_link::run(&args),

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -52,8 +52,13 @@ pub fn from_sysfs(root: &Path, socket_gb_per_s: f64) -> Result<Topology, SysfsEr
 /// Reads every PCI function below `root`, which is `/sys` on a real machine or a copy of it.
 pub fn capture_sysfs(root: &Path) -> Result<Capture, SysfsError> {
     let mut capture = Capture::default();
+    let real = fs::canonicalize(root).ok();
     for dir in device_dirs(root)? {
         let place = fs::canonicalize(&dir).unwrap_or(dir);
+        // An absolute link of a copy leads to a device of the running machine.
+        if real.as_ref().is_some_and(|real| place.is_absolute() && !place.starts_with(real)) {
+            continue;
+        }
         if let Some(address) = address_of(&place) {
             let mut function = read_function(&place, address);
             if let Some(known) = capture.functions.remove(&address) {
@@ -138,8 +143,20 @@ fn above(capture: &mut Capture, place: &Path, address: Address) {
     }
 }
 
+/// Content of a regular file, of which no sysfs has more than this: a copy may lead to anything, to
+/// a pipe that nobody writes or a device without end.
+fn content(dir: &Path, name: &str) -> Option<Vec<u8>> {
+    const MAX_BYTES: u64 = 64 << 10;
+    let path = dir.join(name);
+    let mut bytes = Vec::new();
+    let is_file = fs::metadata(&path).is_ok_and(|m| m.is_file());
+    let file = is_file.then(|| fs::File::open(&path).ok()).flatten()?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 fn text(dir: &Path, name: &str) -> Option<String> {
-    Some(fs::read_to_string(dir.join(name)).ok()?.trim().to_owned())
+    Some(String::from_utf8(content(dir, name)?).ok()?.trim().to_owned())
 }
 
 fn id(dir: &Path, name: &str) -> Option<u32> {
@@ -165,7 +182,7 @@ fn read_function(dir: &Path, address: Address) -> Function {
     f.is_virtual = dir.join("physfn").is_symlink() || dir.join("physfn").exists();
     let rdma = entries(&dir.join("infiniband")).unwrap_or_default();
     f.rdma = rdma.iter().map(|path| name_of(path).to_owned()).min();
-    let config = fs::read(dir.join("config")).unwrap_or_default();
+    let config = content(dir, "config").unwrap_or_default();
     // A conventional PCI function has 256 bytes, of which such a reader sees 64 as well.
     f.denied = !config.is_empty() && config.len() <= 64;
     f.port = port_type(&config);

@@ -1,0 +1,334 @@
+//! Variables of the environment that contradict the machine.
+
+use bellpush::pcie::topology::Class;
+
+use super::gpu::{has_peermem, no_dmabuf};
+use super::place::far;
+use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::Machine;
+use crate::doctor::read::short;
+
+/// Values that turn something on.
+fn is_on(value: Option<&str>) -> bool {
+    value.is_some_and(|v| {
+        matches!(v.to_ascii_lowercase().as_str(), "1" | "y" | "yes" | "true" | "on" | "t")
+    })
+}
+
+/// Values that turn something off.
+fn is_off(value: Option<&str>) -> bool {
+    value.is_some_and(|v| {
+        matches!(v.to_ascii_lowercase().as_str(), "0" | "n" | "no" | "false" | "off" | "f")
+    })
+}
+
+fn set(name: &str, value: &str) -> String {
+    short(&format!("{name}={value}"))
+}
+
+fn unset(finding: Finding, name: &str) -> Finding {
+    finding.fix(format!("unset {name}, or name what is there")).script(format!("unset {name}"))
+}
+
+/// Whether there is a device `name`, or a port `name:2` of it. `prefix`: a start of a name does.
+fn is_there(m: &Machine, entry: &str, prefix: bool) -> bool {
+    let (name, port) = entry.split_once(':').map_or((entry, None), |(n, p)| (n, Some(p)));
+    let port = port.map(|p| p.split(':').next().unwrap_or(p));
+    m.rdma.iter().any(|d| {
+        let named = if prefix { d.name.starts_with(name) } else { d.name == name };
+        named && port.is_none_or(|p| d.ports.iter().any(|own| own.number.to_string() == p))
+    })
+}
+
+/// Entries of a list that name nothing.
+fn lost(list: &str, there: impl Fn(&str) -> bool) -> Vec<&str> {
+    let entries = list.split(',').map(str::trim).filter(|e| !e.is_empty());
+    entries.filter(|e| !there(e)).collect()
+}
+
+fn devices(m: &Machine) -> String {
+    let names: Vec<String> = m.rdma.iter().map(|d| d.name.clone()).collect();
+    if names.is_empty() { "no RDMA device".into() } else { short(&names.join(", ")) }
+}
+
+/// A list of devices of which some are not there.
+fn list(m: &Machine, name: &str, value: &str, missing: &[&str], cost: &str) -> Finding {
+    let found = format!("{}: no {}", set(name, value), short(&missing.join(", ")));
+    unset(Finding::warn(found).expected(devices(m)).cost(cost), name)
+}
+
+/// An index of a GID that is not one of RoCE v2 with an address.
+fn gid_index(m: &Machine, name: &str, all: &mut Vec<Finding>) {
+    let Some(index) = m.var(name).and_then(|v| v.parse::<usize>().ok()) else { return };
+    let ports: Vec<_> = m
+        .mlx5()
+        .flat_map(|d| d.ports.iter().map(move |p| (d, p)))
+        .filter(|(_, p)| p.is_active() && p.is_ethernet())
+        .collect();
+    for (device, port) in ports {
+        let gid = port.gids.iter().find(|g| g.index == index);
+        let what = match gid {
+            None => "empty",
+            Some(gid) if gid.is_v2 == Some(false) => "of RoCE v1, which no router forwards",
+            Some(gid) if gid.is_link_local() && port.gids.iter().any(|g| g.is_ipv4()) => {
+                "link-local"
+            }
+            Some(_) => continue,
+        };
+        let better = port.gids.iter().find(|g| g.is_v2 == Some(true) && g.is_ipv4());
+        let expected = better.map_or_else(
+            || "RoCE v2".to_owned(),
+            |g| format!("RoCE v2 of an IPv4 address: index {}", g.index),
+        );
+        let found = format!("{name}={index} at {}:{} is {what}", short(&device.name), port.number);
+        all.push(unset(
+            Finding::warn(found)
+                .expected(expected)
+                .cost("connections time out, or stay in one subnet"),
+            name,
+        ));
+    }
+}
+
+pub fn nccl(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    if is_on(m.var("NCCL_IB_DISABLE")) && m.mlx5().next().is_some() {
+        let found = format!("NCCL_IB_DISABLE=1, and there are {}", devices(m));
+        all.push(unset(
+            Finding::warn(found)
+                .expected("NCCL on the RDMA devices")
+                .cost("NCCL uses TCP sockets: a tenth of the rate, through host memory"),
+            "NCCL_IB_DISABLE",
+        ));
+    }
+    if let Some(net) =
+        m.var("NCCL_NET").filter(|n| n.eq_ignore_ascii_case("socket") && m.mlx5().next().is_some())
+    {
+        all.push(unset(
+            Finding::warn(set("NCCL_NET", net)).expected("IB").cost("NCCL uses TCP sockets"),
+            "NCCL_NET",
+        ));
+    }
+    if let Some(value) = m.var("NCCL_IB_HCA").filter(|v| !v.starts_with('^')) {
+        let exact = value.strip_prefix('=');
+        let names = exact.unwrap_or(value);
+        let missing = lost(names, |e| is_there(m, e, exact.is_none()));
+        if !missing.is_empty() {
+            all.push(list(
+                m,
+                "NCCL_IB_HCA",
+                value,
+                &missing,
+                "NCCL does not use the devices that are meant, and takes sockets if none is left",
+            ));
+        }
+    }
+    if let Some(value) = m.var("NCCL_SOCKET_IFNAME").filter(|v| !v.starts_with('^')) {
+        let exact = value.strip_prefix('=');
+        let names = exact.unwrap_or(value);
+        let is_netdev = |e: &str| {
+            m.netdevs
+                .iter()
+                .any(|n| if exact.is_some() { n.name == e } else { n.name.starts_with(e) })
+        };
+        let missing = lost(names, is_netdev);
+        if !m.netdevs.is_empty() && missing.len() == lost(names, |_| false).len() {
+            let found = format!("{}: no such interface", set("NCCL_SOCKET_IFNAME", value));
+            all.push(unset(
+                Finding::warn(found)
+                    .expected("an interface of this machine")
+                    .cost("NCCL's bootstrap finds no interface"),
+                "NCCL_SOCKET_IFNAME",
+            ));
+        }
+    }
+    gdr_level(m, &mut all);
+    if is_off(m.var("NCCL_DMABUF_ENABLE"))
+        && !has_peermem(m)
+        && m.mlx5().next().is_some()
+        && m.nvidia.version.known().is_some()
+    {
+        let finding = Finding::warn("NCCL_DMABUF_ENABLE=0, and nvidia_peermem is not loaded")
+            .expected("dma-buf, or nvidia_peermem")
+            .cost("NCCL goes through host memory");
+        all.push(unset(finding, "NCCL_DMABUF_ENABLE"));
+    }
+    gid_index(m, "NCCL_IB_GID_INDEX", &mut all);
+    said(all, m, "NCCL_")
+}
+
+/// NCCL_NET_GDR_LEVEL nearer than a GPU's NIC.
+fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
+    let Some(value) = m.var("NCCL_NET_GDR_LEVEL") else { return };
+    let level = match value.to_ascii_uppercase().as_str() {
+        "LOC" | "0" => 0,
+        "PIX" | "1" => 1,
+        "PXB" | "2" => 2,
+        // NCCL's PHB is one NUMA node.
+        "PHB" | "3" => 4,
+        _ => return,
+    };
+    let is_beyond = |class: Class| class != Class::Unknown && far(class) > level;
+    let pairs: Vec<_> =
+        m.pairs().into_iter().filter(|p| p.nic.is_some() && !m.rdma.is_empty()).collect();
+    let beyond = pairs.iter().filter(|p| is_beyond(p.class)).count();
+    if beyond == 0 {
+        return;
+    }
+    let found = format!(
+        "{}: nearer than the NIC of {beyond} of {} GPUs",
+        set("NCCL_NET_GDR_LEVEL", value),
+        pairs.len()
+    );
+    all.push(unset(
+        Finding::warn(found)
+            .expected("a level that these pairs have, or none")
+            .cost("NCCL copies through host memory for these GPUs"),
+        "NCCL_NET_GDR_LEVEL",
+    ));
+}
+
+/// Transports of UCX that use verbs, and those that know GPU memory.
+const IB: [&str; 4] = ["ib", "rc", "dc", "ud"];
+
+pub fn ucx(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    if let Some(value) = m.var("UCX_NET_DEVICES").filter(|v| !v.starts_with('^') && *v != "all") {
+        let is_netdev = |e: &str| m.netdev(e).is_some();
+        let missing = lost(value, |e| e.contains('*') || is_there(m, e, false) || is_netdev(e));
+        if !missing.is_empty() {
+            all.push(list(
+                m,
+                "UCX_NET_DEVICES",
+                value,
+                &missing,
+                "UCX warns and leaves them out; with none left it has no network",
+            ));
+        }
+    }
+    if let Some(value) = m.var("UCX_TLS").filter(|v| !v.starts_with('^')) {
+        let has = |starts: &[&str]| {
+            value.split(',').map(str::trim).any(|t| {
+                let base = t.trim_start_matches('\\').split('_').next().unwrap_or_default();
+                t == "all"
+                    || starts
+                        .iter()
+                        .any(|s| base == *s || base == format!("{s}x") || base == format!("{s}v"))
+            })
+        };
+        let verbs = m.mlx5().next().is_some();
+        if verbs && !has(&IB) {
+            let found =
+                format!("{}: no rc, dc or ud, and there are {}", set("UCX_TLS", value), devices(m));
+            all.push(unset(
+                Finding::warn(found)
+                    .expected("rc among them")
+                    .cost("UCX uses TCP or nothing between hosts"),
+                "UCX_TLS",
+            ));
+        } else if verbs && m.nvidia.version.known().is_some() && !has(&["cuda", "gdr"]) {
+            let found = format!("{}: no cuda", set("UCX_TLS", value));
+            all.push(unset(
+                Finding::warn(found)
+                    .expected("cuda among them")
+                    .cost("UCX takes GPU memory for host memory, and crashes"),
+                "UCX_TLS",
+            ));
+        }
+    }
+    if is_off(m.var("UCX_IB_GPU_DIRECT_RDMA")) && m.mlx5().next().is_some() && !m.gpus().is_empty()
+    {
+        let finding = Finding::warn("UCX_IB_GPU_DIRECT_RDMA=n")
+            .expected("try")
+            .cost("UCX goes through host memory");
+        all.push(unset(finding, "UCX_IB_GPU_DIRECT_RDMA"));
+    }
+    gid_index(m, "UCX_IB_GID_INDEX", &mut all);
+    said(all, m, "UCX_")
+}
+
+pub fn nvshmem(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    if is_on(m.var("NVSHMEM_IB_ENABLE_IBGDA")) {
+        let by_cpu =
+            m.var("NVSHMEM_IBGDA_NIC_HANDLER").is_some_and(|v| v.eq_ignore_ascii_case("cpu"));
+        let name = "NVSHMEM_IB_ENABLE_IBGDA";
+        let ibgda = |found: &str| Finding::warn(format!("{name}=1, {found}"));
+        if m.mlx5().next().is_none() {
+            all.push(unset(
+                ibgda("and there is no device of mlx5")
+                    .expected("an mlx5 device")
+                    .cost("NVSHMEM's initialisation fails"),
+                name,
+            ));
+        } else if !by_cpu
+            && !m.nvidia.registry("PeerMappingOverride")
+            && !m.system.is_admin()
+            && m.nvidia.params.known().is_some()
+        {
+            all.push(
+                ibgda("without PeerMappingOverride=1")
+                    .expected("the option, or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
+                    .cost(
+                        "doorbells by the GPU are refused; NVSHMEM 3.4.5 and later let a CPU \
+                     thread ring them",
+                    )
+                    .fix("set the option (check peer-mapping), or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
+                    .script("export NVSHMEM_IBGDA_NIC_HANDLER=cpu"),
+            );
+        }
+    }
+    for name in ["NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"] {
+        let Some(value) = m.var(name).filter(|v| !v.starts_with('^')) else { continue };
+        let missing = lost(value, |e| is_there(m, e, name == "NVSHMEM_HCA_LIST"));
+        if !missing.is_empty() {
+            all.push(list(m, name, value, &missing, "NVSHMEM finds no device for these PEs"));
+        }
+    }
+    if is_on(m.var("NVSHMEM_IB_DISABLE_DMABUF")) && !has_peermem(m) && no_dmabuf(m).is_none() {
+        let finding =
+            Finding::warn("NVSHMEM_IB_DISABLE_DMABUF=1, and nvidia_peermem is not loaded")
+                .expected("dma-buf, or nvidia_peermem")
+                .cost("the symmetric heap cannot be registered");
+        all.push(unset(finding, "NVSHMEM_IB_DISABLE_DMABUF"));
+    }
+    gid_index(m, "NVSHMEM_IB_GID_INDEX", &mut all);
+    said(all, m, "NVSHMEM_")
+}
+
+pub fn cuda(m: &Machine) -> Vec<Finding> {
+    let name = "CUDA_VISIBLE_DEVICES";
+    let count = m.nvidia.gpus.len();
+    let Some(value) = m.env.get(name).filter(|_| count > 0) else { return Vec::new() };
+    let first = value.split(',').next().unwrap_or_default().trim();
+    let out = |number: &str| number.parse::<i64>().is_ok_and(|n| n < 0 || n >= count as i64);
+    // CUDA shows the devices before the first wrong one.
+    if first.is_empty() || first == "NoDevFiles" || out(first) {
+        return vec![unset(
+            Finding::prevents(&[Need::Gpu], format!("{} hides every GPU", set(name, value)))
+                .expected(format!("indices below {count}, or UUIDs"))
+                .cost("CUDA finds no GPU"),
+            name,
+        )];
+    }
+    if value.split(',').any(|n| out(n.trim())) {
+        return vec![unset(
+            Finding::warn(format!("{} names a GPU that is not there", set(name, value)))
+                .expected(format!("indices below {count}"))
+                .cost("CUDA leaves out the GPUs from there on"),
+            name,
+        )];
+    }
+    vec![Finding::fine(set(name, value))]
+}
+
+/// The findings, or that what is set is in order.
+fn said(all: Vec<Finding>, m: &Machine, start: &str) -> Vec<Finding> {
+    let count = m.env.keys().filter(|k| k.starts_with(start)).count();
+    if all.is_empty() && count > 0 {
+        return vec![Finding::fine(format!(
+            "{count} of {start}* are set, and none contradicts the machine"
+        ))];
+    }
+    all
+}

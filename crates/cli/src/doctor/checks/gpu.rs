@@ -1,0 +1,273 @@
+//! GPUs and NVIDIA's driver.
+
+use bellpush::pcie::topology::Kind;
+
+use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::Machine;
+use crate::doctor::read::{Seen, short};
+
+/// First driver with dma-buf (open kernel modules), and first Linux with ibv_reg_dmabuf_mr.
+const DMABUF_DRIVER: u32 = 515;
+const DMABUF_LINUX: (u32, u32) = (5, 12);
+/// BAR 1 below which a region of usual size does not fit: GPUs without a large BAR have 256 MiB.
+const SMALL_BAR: u64 = 1 << 30;
+
+pub fn present(m: &Machine) -> Vec<Finding> {
+    let gpus = m.gpus();
+    let driver = &m.nvidia.version;
+    if gpus.is_empty() && m.nvidia.gpus.is_empty() {
+        if let Seen::Unreadable(why) = &m.pci.capture {
+            return vec![Finding::unseen(format!("PCI functions: {}", short(why)), "")];
+        }
+        let others = m.pci.capture.known().map_or(0, |c| c.of_kind(Kind::Gpu).len());
+        let found = match others {
+            0 => "no GPU".to_owned(),
+            n => format!("{n} GPUs, none of NVIDIA"),
+        };
+        return vec![
+            Finding::prevents(&[Need::Gpu], found)
+                .expected("an NVIDIA GPU of compute capability 8.0 or later")
+                .cost("kernels run on CPU threads (the host executor): right, not fast")
+                .fix("run on a machine with such a GPU, or use --gpu host"),
+        ];
+    }
+    let count = gpus.len().max(m.nvidia.gpus.len());
+    if driver.known().is_none() {
+        return vec![no_driver(m, count)];
+    }
+    let mut all = Vec::new();
+    let names: Vec<&str> = m.nvidia.gpus.iter().map(|(_, model)| model.as_str()).collect();
+    let mut models: Vec<&str> = names.clone();
+    models.dedup();
+    let version = m.nvidia.driver().unwrap_or("of unknown version");
+    let named = models.join(", ");
+    let found = format!("{} of {count} GPUs have the driver {version}: {named}", names.len());
+    all.push(Finding::fine(short(&found)));
+    let nodes = |name: &str| m.nvidia.nodes.iter().any(|n| n == name);
+    if m.has_dev && !nodes("nvidiactl") {
+        all.push(
+            Finding::prevents(&[Need::Gpu], "no /dev/nvidiactl")
+                .expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm")
+                .cost("CUDA finds no GPU")
+                .fix(match m.container() {
+                    Some(_) => "start the container with the GPUs, such as `docker run --gpus all`",
+                    None => "run nvidia-smi as root, or nvidia-modprobe -c 0 -u",
+                })
+                .script(match m.container() {
+                    Some(_) => "# start the container again: docker run --gpus all",
+                    None => "nvidia-modprobe -c 0 -u",
+                }),
+        );
+    }
+    for address in gpus {
+        let bound = m.pci.more(address).driver;
+        if let Some(other) = bound.filter(|d| d != "nvidia") {
+            all.push(
+                Finding::warn(format!("driver {}", short(&other)))
+                    .of(m.gpu_name(address))
+                    .expected("driver nvidia")
+                    .cost("CUDA does not see this GPU")
+                    .fix("unbind the GPU from this driver, or leave it to the virtual machine"),
+            );
+        }
+    }
+    all
+}
+
+fn no_driver(m: &Machine, count: usize) -> Finding {
+    let bound = m.gpus().into_iter().find_map(|a| m.pci.more(a).driver);
+    let with = bound.map_or_else(String::new, |d| format!(", bound to {}", short(&d)));
+    let found = format!("{count} NVIDIA GPUs without NVIDIA's driver{with}");
+    Finding::prevents(&[Need::Gpu], found)
+        .expected("the module nvidia: /proc/driver/nvidia/version")
+        .cost("no CUDA: kernels run on CPU threads")
+        .fix("install NVIDIA's driver, with the open kernel modules for GPUs since Turing")
+        .script("modprobe nvidia")
+}
+
+pub fn module(m: &Machine) -> Vec<Finding> {
+    let version = m.nvidia.driver().unwrap_or("?");
+    match m.nvidia.is_open() {
+        None => Vec::new(),
+        Some(true) => vec![Finding::fine(format!("open kernel module {}", short(version)))],
+        Some(false) => vec![
+            Finding::note(format!("closed kernel module {}", short(version)))
+                .expected("open kernel module, on GPUs since Turing")
+                .cost("no dma-buf: GPU memory is registered by nvidia_peermem alone")
+                .fix("install the open kernel modules"),
+        ],
+    }
+}
+
+/// Why dma-buf does not work here; `None` if it does.
+pub fn no_dmabuf(m: &Machine) -> Option<String> {
+    let mut why = Vec::new();
+    match (m.nvidia.is_open(), m.nvidia.major()) {
+        (Some(true), Some(n)) if n >= DMABUF_DRIVER => {}
+        (Some(true), _) => why.push(format!("the driver is older than {DMABUF_DRIVER}")),
+        (Some(false), _) => why.push("the kernel module is the closed one".to_owned()),
+        (None, _) => why.push("there is no driver".to_owned()),
+    }
+    match m.system.kernel() {
+        Some(version) if version >= DMABUF_LINUX => {}
+        Some((major, minor)) => why.push(format!("Linux {major}.{minor} is older than 5.12")),
+        None => why.push("the kernel's release is unknown".to_owned()),
+    }
+    if why.is_empty() { None } else { Some(why.join(", ")) }
+}
+
+/// Whether the module is loaded that registers GPU memory by its address.
+pub fn has_peermem(m: &Machine) -> bool {
+    m.system.module("nvidia_peermem") || m.system.module("nv_peer_mem")
+}
+
+pub fn memory(m: &Machine) -> Vec<Finding> {
+    if m.nvidia.version.known().is_none() || m.rdma.is_empty() {
+        return Vec::new();
+    }
+    let consumer = m.nvidia.gpus.iter().find(|(_, model)| model.contains("GeForce"));
+    if let Some((_, model)) = consumer {
+        return vec![
+            Finding::prevents(&[Need::GpuMemory], short(model))
+                .expected("a data centre or professional GPU")
+                .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
+                .fix("use paths push and staged, with destinations in host memory"),
+        ];
+    }
+    let peermem = has_peermem(m);
+    match (no_dmabuf(m), peermem) {
+        (None, true) => vec![Finding::fine("dma-buf and nvidia_peermem")],
+        (None, false) => vec![Finding::fine("dma-buf")],
+        (Some(why), true) => vec![Finding::fine(format!("nvidia_peermem (no dma-buf: {why})"))],
+        (Some(_), false) if is_backported(m) => vec![Finding::unseen(
+            "this kernel may have ibv_reg_dmabuf_mr as a backport",
+            "try `bellpush doctor --live --nic`, or load nvidia_peermem",
+        )],
+        (Some(why), false) => vec![
+            Finding::prevents(
+                &[Need::GpuMemory],
+                format!(
+                    "neither dma-buf ({why}) nor \
+             nvidia_peermem"
+                ),
+            )
+            .expected(
+                "open kernel modules of driver 515 or later on Linux 5.12 or later; \
+                 or nvidia_peermem",
+            )
+            .cost("the NIC cannot reach GPU memory: no pull, no destination in GPU memory")
+            .fix(
+                "load nvidia_peermem (with the peer memory interface of MLNX_OFED or \
+                 DOCA-Host)",
+            )
+            .script("modprobe nvidia_peermem"),
+        ],
+    }
+}
+
+/// Enterprise kernels bring newer RDMA under an old number.
+fn is_backported(m: &Machine) -> bool {
+    let release = m.system.release.known().map_or("", String::as_str);
+    m.nvidia.is_open() == Some(true) && release.contains(".el8")
+}
+
+pub fn bar1(m: &Machine) -> Vec<Finding> {
+    // Grace has its GPU's memory in the CPU's address space, and leaves BAR 1 alone.
+    if m.rdma.is_empty() || m.system.is_arm {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let sizes: Vec<_> =
+        m.gpus().into_iter().filter_map(|a| Some((a, m.pci.more(a).bar1?))).collect();
+    for &(address, bytes) in sizes.iter().filter(|(_, bytes)| *bytes < SMALL_BAR) {
+        all.push(
+            Finding::warn(format!("BAR 1 of {} MiB", bytes >> 20))
+                .of(m.gpu_name(address))
+                .expected("as large as the GPU's memory")
+                .cost("registrations of GPU memory fail beyond it, less what the driver keeps")
+                .fix("turn on \"Above 4G decoding\" and \"Resizable BAR\" in the firmware"),
+        );
+    }
+    if all.is_empty()
+        && let Some((_, least)) = sizes.iter().min_by_key(|(_, bytes)| bytes)
+    {
+        all.push(Finding::fine(format!("BAR 1 of {} GiB or more", least >> 30)));
+    }
+    all
+}
+
+pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
+    if m.nvidia.version.known().is_none() || m.mlx5().next().is_none() {
+        return Vec::new();
+    }
+    if m.nvidia.registry("PeerMappingOverride") {
+        return vec![Finding::fine("RegistryDwords has PeerMappingOverride=1")];
+    }
+    if m.nvidia.params.known().is_none() {
+        let why = short(m.nvidia.params.why_not());
+        return vec![Finding::unseen(
+            format!("/proc/driver/nvidia/params: {why}"),
+            "read it on the host",
+        )];
+    }
+    let found = "RegistryDwords has no PeerMappingOverride=1";
+    let mended = |finding: Finding| {
+        finding
+            .expected("options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"")
+            .fix(
+                "set the option and load the module again (the script writes a file of modprobe.d)",
+            )
+            .script(
+                "printf 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"\\n' \
+                 > /etc/modprobe.d/nvidia-peer-mapping.conf",
+            )
+            .script(
+                "# then, with no process on the GPUs, modprobe -r nvidia_uvm nvidia && modprobe \
+                     nvidia; or reboot (and update the initramfs first, if it has the module)",
+            )
+    };
+    if m.system.is_admin() {
+        return vec![mended(
+            Finding::warn(format!(
+                "{found}; this process has CAP_SYS_ADMIN, so the driver lets it"
+            ))
+            .cost(
+                "no other process maps NIC pages into a GPU: push and the kicks kernel and stream",
+            ),
+        )];
+    }
+    vec![mended(
+        Finding::prevents(&[Need::NicPages], found)
+            .cost("the driver refuses NIC pages in a GPU: no push, no kick by kernel or stream"),
+    )]
+}
+
+pub fn gdrcopy(m: &Machine) -> Vec<Finding> {
+    if m.nvidia.version.known().is_none() {
+        return Vec::new();
+    }
+    match (m.system.module("gdrdrv"), m.nvidia.gdrdrv) {
+        (true, false) if m.has_dev => vec![
+            Finding::warn("module gdrdrv without /dev/gdrdrv")
+                .expected("/dev/gdrdrv")
+                .cost(
+                    "UCX and NVSHMEM copy small messages with cudaMemcpy; bellpush does not \
+                 use it",
+                )
+                .fix("start gdrdrv by its script, or give the container the device")
+                .script(
+                    "mknod -m 666 /dev/gdrdrv c $(awk '$2 == \"gdrdrv\" {print $1}' \
+                 /proc/devices) 0",
+                ),
+        ],
+        (true, _) => vec![Finding::fine("gdrdrv")],
+        (false, _) => vec![
+            Finding::note("no module gdrdrv")
+                .cost(
+                    "UCX and NVSHMEM copy small messages with cudaMemcpy; bellpush does not \
+                 use it",
+                )
+                .fix("install gdrcopy where those matter"),
+        ],
+    }
+}

@@ -1,0 +1,190 @@
+//! Limits of the process.
+
+use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::Machine;
+use crate::doctor::machine::system::Limit;
+use crate::doctor::read::{Seen, short};
+
+/// What one queue pair's queues need to be pinned.
+const QUEUES: u64 = 1 << 20;
+/// /dev/shm that NCCL and jobs of several processes need at least.
+const SHM: u64 = 1 << 30;
+
+/// Bytes for a reader.
+fn size(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 => format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64),
+        b if b >= 1 << 20 => format!("{:.0} MiB", b as f64 / (1u64 << 20) as f64),
+        b => format!("{:.0} KiB", b as f64 / 1024.0),
+    }
+}
+
+pub fn locked(m: &Machine) -> Vec<Finding> {
+    let limit = match &m.system.locked {
+        Seen::Known(limit) => *limit,
+        other => {
+            return vec![Finding::unseen(
+                format!("limit of locked memory: {}", short(other.why_not())),
+                "ulimit -l",
+            )];
+        }
+    };
+    let Some(bytes) = limit else { return vec![Finding::fine("unlimited")] };
+    let found = size(bytes);
+    if m.system.may_lock() {
+        return vec![Finding::fine(format!("{found}, and CAP_IPC_LOCK, which lifts it"))];
+    }
+    if m.rdma.is_empty() {
+        return vec![Finding::note(format!("{found}; a card's queues and regions are pinned"))];
+    }
+    let finding = match bytes < QUEUES {
+        true => Finding::prevents(&[Need::Nic], found)
+            .cost("ibv_create_cq and ibv_reg_mr fail with ENOMEM"),
+        false => Finding::warn(found)
+            .cost("registrations beyond it fail with ENOMEM: queues, windows and regions together"),
+    };
+    let finding = finding.expected("unlimited");
+    vec![match m.container() {
+        Some(_) => {
+            finding.fix("start the container with --ulimit memlock=-1 --cap-add=IPC_LOCK").script(
+                "# start the container again: docker run --ulimit memlock=-1 \
+             --cap-add=IPC_LOCK",
+            )
+        }
+        None => finding
+            .fix(
+                "raise it in limits.conf and log in again; LimitMEMLOCK=infinity for a service \
+             (slurmd, sshd)",
+            )
+            .script(
+                "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' > \
+             /etc/security/limits.d/90-rdma.conf",
+            ),
+    }]
+}
+
+pub fn hugepages(m: &Machine) -> Vec<Finding> {
+    let thp = m
+        .system
+        .transparent
+        .known()
+        .map_or_else(String::new, |t| format!("; transparent ones: {}", short(t)));
+    match m.system.hugepages {
+        Seen::Known((0, _)) => vec![
+            Finding::note(format!("none are reserved{thp}"))
+                .cost(
+                    "nothing for bellpush; perftest's --use_hugepages and UCX's huge \
+                 allocations fail",
+                )
+                .fix("sysctl vm.nr_hugepages, if a program wants them"),
+        ],
+        Seen::Known((total, free)) => vec![Finding::fine(format!("{free} of {total} free{thp}"))],
+        _ => Vec::new(),
+    }
+}
+
+pub fn cgroup(m: &Machine) -> Vec<Finding> {
+    let c = &m.system.cgroup;
+    if let Seen::Unreadable(why) = &c.path {
+        return vec![Finding::unseen(short(why), "look at /sys/fs/cgroup/memory")];
+    }
+    let mut all = Vec::new();
+    // Whatever share it has, what is left decides what can still be pinned.
+    if let (Some(Some(max)), Some(now)) = (c.memory.0.known(), c.memory.1.known()) {
+        let text = format!("memory {} of {}", size(*now), size(*max));
+        all.push(match now / 9 >= max / 10 {
+            true => Finding::warn(text)
+                .expected("room for regions and windows")
+                .cost("pinned memory counts: registration ends in an out-of-memory kill")
+                .fix("raise memory.max, or the container's --memory"),
+            false => Finding::fine(text),
+        });
+    }
+    if let (Some(Some(max)), Some(now)) = (c.pids.0.known(), c.pids.1.known())
+        && max.saturating_sub(*now) < 64
+    {
+        all.push(
+            Finding::warn(format!("{now} of {max} processes and threads"))
+                .expected("64 more")
+                .cost("threads of the software NIC, of NCCL and of UCX cannot start")
+                .fix("raise pids.max, or the container's --pids-limit"),
+        );
+    }
+    let of = |limits: &str, key: &str| -> Option<Limit> {
+        let value =
+            limits.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('='))?;
+        if value == "max" { Some(None) } else { value.parse().ok().map(Some) }
+    };
+    let mut closed = Vec::new();
+    for device in m.mlx5() {
+        let Some(limits) = c.rdma.get(&device.name) else { continue };
+        if [of(limits, "hca_handle"), of(limits, "hca_object")].contains(&Some(Some(0))) {
+            closed.push(device.name.clone());
+        } else if [of(limits, "hca_handle"), of(limits, "hca_object")]
+            .iter()
+            .any(|l| matches!(l, Some(Some(_))))
+        {
+            all.push(Finding::note(format!(
+                "rdma.max of {}: {}",
+                short(&device.name),
+                short(limits)
+            )));
+        }
+    }
+    if !closed.is_empty() {
+        let found =
+            format!("rdma.max allows no handles or objects of {}", short(&closed.join(", ")));
+        let every = closed.len() == m.mlx5().count();
+        let finding =
+            if every { Finding::prevents(&[Need::Nic], found) } else { Finding::warn(found) };
+        all.push(
+            finding
+                .expected("hca_handle=max hca_object=max")
+                .cost("ibv_open_device fails with EAGAIN")
+                .fix("raise rdma.max of the control group"),
+        );
+    }
+    if all.is_empty() && c.path.known().is_some() {
+        all.push(Finding::fine("no limit of memory, processes or RDMA objects"));
+    }
+    all
+}
+
+pub fn shm(m: &Machine) -> Vec<Finding> {
+    let bytes = match m.system.shm {
+        Seen::Known(Some(bytes)) => bytes,
+        Seen::Known(None) => return vec![Finding::fine("half of the memory")],
+        _ => return Vec::new(),
+    };
+    if bytes >= SHM {
+        return vec![Finding::fine(size(bytes))];
+    }
+    let found = if bytes == 0 { "not mounted".to_owned() } else { size(bytes) };
+    let finding = Finding::warn(found).expected("1 GiB or more").cost(
+        "NCCL, MPI and jobs of several ranks put their shared memory there: bus errors, \
+         or \"No space left\"",
+    );
+    vec![match m.container() {
+        Some(_) => finding
+            .fix("start the container with --shm-size=1g --ulimit memlock=-1, or --ipc=host")
+            .script("# start the container again: docker run --shm-size=1g"),
+        None => finding.fix("remount it larger").script("mount -o remount,size=50% /dev/shm"),
+    }]
+}
+
+pub fn container(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    if let Some(kind) = m.container() {
+        let found = format!("{}: drivers, modules and PCI settings are the host's", short(kind));
+        all.push(
+            Finding::note(found).cost("what is to be mended there cannot be mended from here"),
+        );
+    }
+    if m.system.is_virtual {
+        all.push(
+            Finding::note("a virtual machine: its PCI tree is what the hypervisor shows")
+                .cost("ACS, MPS, links and NUMA nodes may be other ones than the host's"),
+        );
+    }
+    all
+}

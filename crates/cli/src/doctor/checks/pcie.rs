@@ -1,0 +1,245 @@
+//! Links and transfer sizes.
+
+use std::collections::BTreeSet;
+
+use bellpush::pcie::tlp::{Config, Gen, LinkSpeed, Mps, Mrrs};
+use bellpush::pcie::topology::{Address, Function, Kind, Tree, candidates};
+
+use crate::doctor::finding::{Finding, quoted};
+use crate::doctor::machine::Machine;
+
+/// MPS below which headers cost more than 5 %, so that it is worth a boot.
+const LEAST_MPS: u32 = 256;
+/// MRRS below which a NIC needs more outstanding reads than its tags allow.
+const LEAST_MRRS: u32 = 512;
+
+/// GPUs and the NICs that they are given, and the bridges above both.
+fn devices(m: &Machine, tree: &Tree<'_>) -> (Vec<Address>, BTreeSet<Address>) {
+    let mut all = m.gpus();
+    if !m.rdma.is_empty() {
+        all.extend(candidates(tree));
+    }
+    let bridges = all.iter().flat_map(|&a| tree.chain(a)).collect();
+    (all, bridges)
+}
+
+fn named(m: &Machine, tree: &Tree<'_>, a: Address) -> String {
+    match tree.capture().get(a).and_then(Function::kind) {
+        Some(Kind::Gpu) => m.gpu_name(a),
+        Some(Kind::Nic) if m.rdma_at(a).is_some() => format!("{} {a}", m.nic_name(a)),
+        _ => a.to_string(),
+    }
+}
+
+pub fn links(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    let (devices, bridges) = devices(m, &tree);
+    let (mut all, mut known, mut unknown) = (Vec::new(), 0, 0);
+    for &a in devices.iter().chain(&bridges) {
+        let is_bridge = bridges.contains(&a);
+        let Some(f) = tree.capture().get(a) else { continue };
+        // The link below a bridge is counted at its other end.
+        if is_bridge && tree.chain(a).is_empty() {
+            continue;
+        }
+        let (Some(max), Some(now)) = tree.link(a) else {
+            unknown += usize::from(!is_bridge && !tree.capture().is_virtual(a));
+            continue;
+        };
+        known += 1;
+        // An idle GPU slows its link down, and so may the switch above it; neither narrows it.
+        let is_slow = f.kind() == Some(Kind::Nic) && now.generation < max.generation;
+        if now.lanes >= max.lanes && !is_slow {
+            continue;
+        }
+        let share = rate(now.generation, now.lanes) / rate(max.generation, max.lanes) * 100.0;
+        all.push(
+            Finding::warn(format!("{now}"))
+                .of(named(m, &tree, a))
+                .expected(format!("{max}, which both ends have"))
+                .cost(format!("{share:.0} % of the link's rate"))
+                .fix(
+                    "seat the card and its riser or cable again; look at the slot's \
+                 bifurcation in the firmware",
+                ),
+        );
+    }
+    if all.is_empty() && known > 0 {
+        all.push(Finding::fine(format!("{known} links as wide as both ends, NICs as fast")));
+    }
+    if unknown > 0 {
+        all.push(Finding::unseen(
+            format!("links of {unknown} GPUs and NICs"),
+            "sysfs has no max_link_speed of them: a virtual machine hides it",
+        ));
+    }
+    all
+}
+
+fn rate(generation: u32, lanes: u32) -> f64 {
+    let speed = Gen::new(generation).and_then(|g| LinkSpeed::new(g, lanes));
+    speed.map_or(f64::NAN, LinkSpeed::raw_gbps)
+}
+
+pub fn mps(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    let (devices, _) = devices(m, &tree);
+    let (mut all, mut fine, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
+    for a in devices {
+        let support = support(m, &tree, a);
+        let in_use = tree.capture().get(a).and_then(|f| f.mps);
+        let (Some(support), Some(in_use)) = (support, in_use) else {
+            // A virtual function has its physical one's.
+            hidden += usize::from(!tree.capture().is_virtual(a));
+            continue;
+        };
+        let possible = support;
+        if in_use >= possible {
+            fine.insert(in_use);
+            continue;
+        }
+        let found = format!("MPS of {in_use} B");
+        let is_small = in_use < LEAST_MPS;
+        let finding = if is_small { Finding::warn(found) } else { Finding::note(found) };
+        all.push(
+            finding
+                .of(named(m, &tree, a))
+                .expected(format!("{possible} B, which everything below the root port supports"))
+                .cost(slower(in_use, possible))
+                .fix(
+                    "boot with pci=pcie_bus_perf, or set the size in the firmware; both ends \
+                 of a link need the same",
+                ),
+        );
+    }
+    if all.is_empty() && !fine.is_empty() {
+        let sizes: Vec<String> = fine.iter().map(u32::to_string).collect();
+        all.push(Finding::fine(format!(
+            "MPS of {} B, the most that the ways support",
+            sizes.join(" and ")
+        )));
+    }
+    if hidden > 0 {
+        all.push(hidden_config(hidden, "MPS"));
+    }
+    all
+}
+
+/// The largest MPS of everything below the root port of a function: a device would refuse a peer's
+/// larger TLP as malformed, and a completer's as well. `None` where any of them is hidden.
+fn support(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<u32> {
+    let top = tree.chain(a).first().copied().unwrap_or(a);
+    let is_below = |b: &Address| *b == top || tree.chain(*b).first() == Some(&top);
+    let all: Option<Vec<u32>> =
+        m.pci.more.iter().filter(|(b, _)| is_below(b)).map(|(_, more)| more.mpss).collect();
+    all?.into_iter().min()
+}
+
+/// Rate of large writes with one MPS beside that with another, by `bellpush tlp`'s arithmetic.
+fn slower(now: u32, possible: u32) -> String {
+    let of = |mps: u32| {
+        let config = Config { mps: Mps::new(mps).ok()?, ..Config::pcie_bench() };
+        Some(config.effective(0, 1 << 20, false)?.write)
+    };
+    match (of(now), of(possible)) {
+        (Some(a), Some(b)) => {
+            format!("headers: large writes reach {:.0} % of the rate", a / b * 100.0)
+        }
+        _ => "more headers".to_owned(),
+    }
+}
+
+fn hidden_config(count: usize, what: &str) -> Finding {
+    Finding::unseen(
+        format!(
+            "{what} of {count} GPUs and NICs: configuration space beyond its first 64 bytes is \
+             hidden"
+        ),
+        "run as root, or lspci -vvv as root",
+    )
+}
+
+pub fn mrrs(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    if m.rdma.is_empty() {
+        return Vec::new();
+    }
+    let (mut all, mut sizes, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
+    for a in candidates(&tree) {
+        match tree.capture().get(a).and_then(|f| f.mrrs) {
+            None => hidden += usize::from(!tree.capture().is_virtual(a)),
+            Some(bytes) if bytes < LEAST_MRRS => all.push(
+                Finding::warn(format!("MRRS of {bytes} B"))
+                    .of(named(m, &tree, a))
+                    .expected("512 B or more; 4096 B for the most")
+                    .cost(reads(bytes))
+                    .fix(
+                        "set bits 14:12 of Device Control; the firmware's setting comes back \
+                     at boot",
+                    )
+                    .script(format!("setpci -s {} CAP_EXP+8.w=5000:7000", quoted(&a.to_string()))),
+            ),
+            Some(bytes) => drop(sizes.insert(bytes)),
+        }
+    }
+    if all.is_empty() && !sizes.is_empty() {
+        let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
+        all.push(Finding::fine(format!("MRRS of {} B", sizes.join(" and "))));
+    }
+    if hidden > 0 {
+        all.push(hidden_config(hidden, "MRRS"));
+    }
+    all
+}
+
+/// Requests that a long read is cut into.
+fn reads(bytes: u32) -> String {
+    let of = |mrrs: u32| {
+        let config = Config { mrrs: Mrrs::new(mrrs).ok()?, ..Config::pcie_bench() };
+        Some(config.read_wire(0, 64 << 10, false).up / 16)
+    };
+    let more = of(bytes).zip(of(4096)).map_or(1, |(a, b)| a / b.max(1));
+    format!("{more} times the read requests of 4096 B, each with a tag and a round trip")
+}
+
+pub fn relaxed(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    if m.rdma.is_empty() {
+        return Vec::new();
+    }
+    let is_amd = m.system.cpu.known().is_some_and(|cpu| cpu.contains("AMD"));
+    let (mut off, mut on, mut hidden) = (Vec::new(), 0, 0);
+    for a in candidates(&tree).into_iter().filter(|a| !tree.capture().is_virtual(*a)) {
+        match m.pci.more(a).relaxed {
+            Some(true) => on += 1,
+            Some(false) => off.push(a),
+            None => hidden += 1,
+        }
+    }
+    let mut all = Vec::new();
+    if on > 0 {
+        all.push(Finding::fine(format!("relaxed ordering is enabled at {on} NICs")));
+    }
+    for a in off {
+        let found = "relaxed ordering is disabled";
+        let finding = if is_amd { Finding::warn(found) } else { Finding::note(found) };
+        all.push(
+            finding
+                .of(named(m, &tree, a))
+                .expected("bit 4 of Device Control set")
+                .cost(
+                    "NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs \
+                 go slower without; bellpush's regions do not use it",
+                )
+                .fix(
+                    "set the bit; Linux clears it on purpose below some root ports of Haswell \
+                 and Broadwell",
+                )
+                .script(format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()))),
+        );
+    }
+    if hidden > 0 {
+        all.push(hidden_config(hidden, "relaxed ordering"));
+    }
+    all
+}

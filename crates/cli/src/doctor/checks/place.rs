@@ -1,0 +1,326 @@
+//! What lies between GPUs and NICs.
+
+use std::collections::BTreeSet;
+
+use bellpush::pcie::topology::{
+    Address, Class, Distance, Kind, RootProfile, Tree, candidates, write_fans,
+};
+
+use crate::doctor::checks::gpu::no_dmabuf;
+use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::Machine;
+use crate::doctor::read::short;
+
+/// GPUs and NICs, if there are both, and the tree above them.
+fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
+    let tree = m.pci.tree()?;
+    let (gpus, nics) = (m.gpus(), candidates(&tree));
+    (!gpus.is_empty() && !nics.is_empty() && !m.rdma.is_empty()).then_some((tree, gpus, nics))
+}
+
+pub fn iommu(m: &Machine) -> Vec<Finding> {
+    let Some((_, gpus, nics)) = both(m) else { return Vec::new() };
+    let kinds: BTreeSet<String> =
+        gpus.iter().chain(&nics).filter_map(|&a| m.pci.more(a).domain).collect();
+    let translating = kinds.iter().find(|k| k.starts_with("DMA"));
+    let booted = m.system.booted_with("iommu=pt") || m.system.booted_with("iommu.passthrough=1");
+    if let Some(kind) = translating {
+        return vec![translates(m, kind)];
+    }
+    if !kinds.is_empty() {
+        let list: Vec<&str> = kinds.iter().map(String::as_str).collect();
+        return vec![Finding::fine(short(&format!("domains of type {}", list.join(", "))))];
+    }
+    if m.pci.iommus.is_empty() && m.pci.groups.known().is_none_or(|&n| n == 0) {
+        // A copy without the folder says nothing.
+        return vec![match m.pci.groups.known() {
+            Some(_) => Finding::fine("no IOMMU in use"),
+            None => {
+                Finding::unseen("no /sys/kernel/iommu_groups", "copy it, or read /proc/cmdline")
+            }
+        }];
+    }
+    match booted {
+        true => vec![Finding::fine("passed through, by the kernel's command line")],
+        false => vec![Finding::unseen(
+            "an IOMMU is in use; the type of its domains is hidden",
+            "cat /sys/bus/pci/devices/ADDRESS/iommu_group/type: identity does not translate",
+        )],
+    }
+}
+
+fn translates(m: &Machine, kind: &str) -> Finding {
+    let found = format!("domains of type {}: device addresses are translated", short(kind));
+    if m.system.is_arm {
+        return Finding::note(found)
+            .cost("usual on Arm servers, where the driver maps peers through the SMMU");
+    }
+    let mend = |finding: Finding| {
+        finding
+            .expected("identity (iommu=pt), or no IOMMU")
+            .fix(
+                "boot with iommu=pt; with intel_iommu=on or amd_iommu=on where virtual \
+             machines need it",
+            )
+            .script(
+                "# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then \
+             update-grub and reboot",
+            )
+    };
+    // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
+    // seen not to.
+    match no_dmabuf(m) {
+        Some(_) => mend(Finding::prevents(&[Need::GpuMemory], found).cost(
+            "nvidia_peermem gives the NIC physical addresses, which then mean other \
+                 memory or none",
+        )),
+        None => mend(Finding::warn(found).cost(
+            "peer transfers climb to the root complex; a driver was seen to give out addresses \
+             that are not mapped",
+        )),
+    }
+}
+
+/// Bridges of the way between two functions below one switch, without the ones above both.
+fn way(tree: &Tree<'_>, a: Address, b: Address) -> Vec<Address> {
+    let (up_a, up_b) = (tree.chain(a), tree.chain(b));
+    let shared = up_a.iter().zip(&up_b).take_while(|(x, y)| x == y).count();
+    up_a[shared..].iter().chain(&up_b[shared..]).copied().collect()
+}
+
+pub fn acs(m: &Machine) -> Vec<Finding> {
+    let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
+    let mut bridges = BTreeSet::new();
+    for &gpu in &gpus {
+        for &nic in &nics {
+            if matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb)) {
+                bridges.extend(way(&tree, gpu, nic));
+            }
+        }
+    }
+    if bridges.is_empty() {
+        return Vec::new();
+    }
+    let of = |b: &Address| tree.capture().get(*b).and_then(|f| f.redirects);
+    let redirecting: Vec<String> =
+        bridges.iter().filter(|b| of(b) == Some(true)).map(Address::to_string).collect();
+    let hidden = bridges.iter().filter(|b| of(b).is_none()).count();
+    let mut all = Vec::new();
+    if !redirecting.is_empty() {
+        let list = redirecting.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
+        let (n, of) = (redirecting.len(), bridges.len());
+        let mut finding =
+            Finding::warn(format!("{n} of {of} switch ports redirect peer requests: {list}"))
+                .expected("P2P Request Redirect off (bit 2 of ACS Control)")
+                .cost(
+                    "traffic between GPU and NIC climbs to the root complex, and shares its \
+                 way with host memory",
+                )
+                .fix(
+                    "clear ACS Control of these ports after each boot; in a virtual machine \
+                 ACS has to be on: enable ATS in the NIC instead",
+                );
+        finding.script =
+            redirecting.iter().map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")).collect();
+        all.push(finding);
+    }
+    if hidden > 0 {
+        all.push(Finding::unseen(
+            format!(
+                "ACS of {hidden} of {} switch ports: configuration space beyond its first \
+             64 bytes is hidden",
+                bridges.len()
+            ),
+            "run as root, or lspci -vvv as root (ACSCtl)",
+        ));
+    }
+    if all.is_empty() {
+        all.push(Finding::fine(format!("{} switch ports redirect nothing", bridges.len())));
+    }
+    all
+}
+
+pub fn platform(m: &Machine) -> Vec<Finding> {
+    let Some((tree, _, _)) = both(m) else { return Vec::new() };
+    let pairs: Vec<_> = m.pairs().into_iter().filter_map(|p| Some((p.gpu, p.nic?))).collect();
+    let near = |&(g, n): &(Address, Address)| {
+        matches!(tree.class(g, n), Class::Known(Distance::Pix | Distance::Pxb))
+    };
+    let through = pairs.iter().filter(|p| !near(p)).count();
+    if pairs.is_empty() || through == 0 {
+        return Vec::new();
+    }
+    let cpu = short(m.system.cpu.known().map_or("unknown CPU", String::as_str));
+    let of = format!(
+        "{through} of {} GPUs reach their NIC through a root complex of {cpu}",
+        pairs.len()
+    );
+    let Some(profile) = RootProfile::of(&cpu) else {
+        return vec![Finding::unseen(
+            format!("{of}, of which nobody has reported whether it forwards peer reads and writes"),
+            "measure: bellpush doctor --live --nic, ib_write_bw and ib_read_bw with --use_cuda",
+        )];
+    };
+    let name = profile.name;
+    match (profile.reads, profile.writes) {
+        (Some(false), _) => {
+            let found = format!("{of} ({name}), which refuses peer reads");
+            let all = through == pairs.len();
+            let finding = if all {
+                Finding::prevents(&[Need::GpuMemory], found)
+            } else {
+                Finding::warn(found)
+            };
+            vec![
+                finding
+                    .expected(
+                        "a platform that forwards peer reads, or GPU and NIC behind one switch",
+                    )
+                    .cost(
+                        "pull fails or crawls: the NIC's reads of GPU memory are not answered; \
+                 writes pass",
+                    )
+                    .fix("use paths push or staged")
+                    .source(profile.source),
+            ]
+        }
+        (Some(true), Some(true)) => {
+            let rate = profile.reads_seen_gb_per_s;
+            let seen = rate.map_or_else(String::new, |r| format!(", reads of {r} GB/s were seen"));
+            vec![
+                Finding::fine(format!("{of} ({name}), which forwards reads and writes{seen}"))
+                    .source(profile.source),
+            ]
+        }
+        _ => vec![
+            Finding::unseen(
+                format!("{of} ({name}), which forwards writes; of reads nobody has reported"),
+                "measure: ib_read_bw with --use_cuda, or bellpush doctor --live --nic",
+            )
+            .source(profile.source),
+        ],
+    }
+}
+
+pub fn collapse(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    let mut all = Vec::new();
+    for fan in write_fans(&tree) {
+        let chip = short(fan.chip.as_deref().unwrap_or("unknown chip"));
+        let (gpus, roots) = (fan.sources.len(), fan.roots.len());
+        let found = format!(
+            "{gpus} GPUs of one {chip} switch can write to {roots} other root ports at once"
+        );
+        let finding = match fan.is_reported {
+            true => Finding::warn(found)
+                .expected("writes to one root port at a time")
+                .cost(
+                    "on EPYC 9005 with PEX890xx such writes lost 75 to 95 % of their rate; \
+                 reads lose nothing",
+                )
+                .fix("pull across sockets, or order the exchange in rounds: bellpush sim --flows"),
+            false => Finding::note(found).cost("whether their rate collapses here is unknown"),
+        };
+        all.push(finding.of(fan.switch.to_string()));
+    }
+    // One line says it of all switches where nothing was reported.
+    if all.len() > 1 && all.iter().all(|f| f.severity == crate::doctor::finding::Severity::Note) {
+        all.truncate(1);
+    }
+    all
+}
+
+/// The nearest NIC with an active port, other than `not`.
+fn active(m: &Machine, tree: &Tree<'_>, gpu: Address, not: Address) -> Option<(Address, Class)> {
+    let works = |a: &Address| *a != not && m.rdma_at(*a).is_some_and(|d| d.is_active());
+    let nics = candidates(tree).into_iter().filter(works);
+    nics.map(|a| (a, tree.class(gpu, a))).min_by_key(|(_, class)| far(*class))
+}
+
+/// Order of nearness.
+pub fn far(class: Class) -> u8 {
+    match class {
+        Class::Known(Distance::Pix) => 1,
+        Class::Known(Distance::Pxb) => 2,
+        Class::Known(Distance::Phb) => 3,
+        Class::Known(Distance::Node) => 4,
+        Class::NodeOrSys => 5,
+        Class::Known(Distance::Sys) => 6,
+        Class::Unknown => 7,
+    }
+}
+
+pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
+    let Some((tree, _, _)) = both(m) else { return Vec::new() };
+    let (mut all, mut fine) = (Vec::new(), Vec::new());
+    for pair in m.pairs() {
+        let Some(nic) = pair.nic else { continue };
+        let (gpu, name) = (m.gpu_name(pair.gpu), m.nic_name(nic));
+        let found = short(&format!("{name}, {}", pair.class));
+        if m.rdma_at(nic).is_some_and(|d| !d.is_active()) {
+            let other = active(m, &tree, pair.gpu, nic);
+            if let Some((other, class)) = other.filter(|(_, class)| far(*class) > far(pair.class)) {
+                all.push(
+                    Finding::warn(format!("{found}, has no active port"))
+                        .of(gpu)
+                        .expected("an active port at the nearest NIC")
+                        .cost(format!("the next one is {}, {class}", m.nic_name(other)))
+                        .fix("bring up the port"),
+                );
+                continue;
+            }
+        }
+        match pair.class {
+            Class::Known(Distance::Sys) => all.push(
+                Finding::warn(found)
+                    .of(gpu)
+                    .expected("a NIC of the GPU's NUMA node")
+                    .cost("every transfer crosses the link between sockets, which peers share")
+                    .fix(
+                        "move a NIC to the GPU's socket, or give this GPU's traffic to GPUs \
+                     that have one",
+                    ),
+            ),
+            Class::NodeOrSys | Class::Unknown => all.push(
+                Finding::unseen(
+                    format!("{found}: the tree above is not shown"),
+                    "look on the host",
+                )
+                .of(gpu),
+            ),
+            _ => fine.push(format!("{} {found}", gpu.split(' ').next().unwrap_or_default())),
+        }
+    }
+    if !fine.is_empty() {
+        all.push(Finding::fine(fine.join("; ")));
+    }
+    all
+}
+
+pub fn numa(m: &Machine) -> Vec<Finding> {
+    let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
+    let nodes = m.system.distances.len();
+    if nodes < 2 {
+        return Vec::new();
+    }
+    let lost: Vec<String> = gpus
+        .iter()
+        .chain(&nics)
+        .filter(|a| tree.numa(**a).is_none())
+        .map(|a| match tree.capture().get(*a).and_then(|f| f.kind()) {
+            Some(Kind::Gpu) => m.gpu_name(*a),
+            _ => m.nic_name(*a),
+        })
+        .collect();
+    if lost.is_empty() {
+        return vec![Finding::fine(format!("{nodes} nodes; every GPU and NIC has one"))];
+    }
+    let found = format!("{nodes} nodes, and none is told of {}", lost.join(", "));
+    vec![
+        Finding::warn(short(&found))
+            .expected("numa_node of 0 or more")
+            .cost("threads, queues and memory are placed by chance, on the far socket as well")
+            .fix("update the firmware (ACPI _PXM); in a virtual machine, give it the host's nodes")
+            .script("# for now: echo NODE > /sys/bus/pci/devices/ADDRESS/numa_node"),
+    ]
+}

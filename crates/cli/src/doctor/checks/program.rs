@@ -1,0 +1,84 @@
+//! This program and the libraries that it opens.
+
+use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::Machine;
+
+/// First rdma-core with ibv_reg_dmabuf_mr.
+const RDMA_CORE: u32 = 34;
+
+pub fn program(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let has_card = m.mlx5().next().is_some();
+    if m.live && has_card && !cfg!(feature = "mlx5") {
+        all.push(
+            Finding::prevents(&[Need::Nic], "this bellpush is built without the feature mlx5")
+                .expected("cargo build --features mlx5")
+                .cost("--nic takes soft alone")
+                .fix(
+                    "build it again where libibverbs-dev, librdmacm-dev and libclang are; ./x \
+                 does so by itself",
+                ),
+        );
+    }
+    let Some(libraries) = m.system.libraries.known() else { return all };
+    let mut names: Vec<&str> = libraries.values().map(String::as_str).collect();
+    if m.nvidia.version.known().is_some() && !libraries.contains_key("libcuda.so.1") {
+        all.push(
+            Finding::warn("no libcuda.so.1 in the usual folders")
+                .expected("the driver's library, of the module's version")
+                .cost("CUDA finds no GPU, unless the loader knows another folder")
+                .fix(
+                    "install the driver's user-space part; in a container, \
+                 NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+                ),
+        );
+    }
+    if has_card {
+        for name in
+            ["libibverbs.so.1", "libmlx5.so.1"].iter().filter(|n| !libraries.contains_key(**n))
+        {
+            all.push(
+                Finding::warn(format!("no {name} in the usual folders"))
+                    .expected("rdma-core 34 or later")
+                    .cost("--nic opens no device, unless the loader knows another folder")
+                    .fix("install ibverbs-providers (Debian) or libibverbs (RHEL)"),
+            );
+        }
+        let version = libraries.get("libibverbs.so.1").and_then(|full| rdma_core(full));
+        if let Some(version) = version.filter(|&v| v < RDMA_CORE) {
+            all.push(
+                Finding::prevents(&[Need::Nic], format!("rdma-core {version}"))
+                    .expected("34 or later: ibv_reg_dmabuf_mr")
+                    .cost("this program does not start with it, or opens no device")
+                    .fix("update rdma-core"),
+            );
+        }
+    }
+    if all.is_empty() && !names.is_empty() {
+        names.sort_unstable();
+        all.push(Finding::fine(crate::doctor::read::short(&names.join(", "))));
+    }
+    all
+}
+
+/// Version of rdma-core in `libibverbs.so.1.14.39.0`; other packagings have other numbers there.
+fn rdma_core(full: &str) -> Option<u32> {
+    let mut parts = full.strip_prefix("libibverbs.so.1.")?.split('.');
+    let (_, package) = (parts.next()?, parts.next()?.parse().ok()?);
+    (parts.next().is_some() && package < 1000).then_some(package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_is_the_third_number() {
+        assert_eq!(rdma_core("libibverbs.so.1.14.39.0"), Some(39));
+        assert_eq!(rdma_core("libibverbs.so.1.8.28.0"), Some(28));
+        assert_eq!(
+            (rdma_core("libibverbs.so.1"), rdma_core("libibverbs.so.1.14.2404")),
+            (None, None)
+        );
+    }
+}

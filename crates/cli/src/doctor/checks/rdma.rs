@@ -1,0 +1,366 @@
+//! RDMA devices.
+
+use std::collections::BTreeMap;
+
+use bellpush::pcie::tlp::{Gen, LinkSpeed};
+use bellpush::pcie::topology::{Kind, Rate};
+
+use crate::doctor::finding::{Finding, Need, quoted};
+use crate::doctor::machine::Machine;
+use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
+use crate::doctor::read::short;
+
+const MELLANOX: u16 = 0x15b3;
+/// ConnectX-4 and ConnectX-4 Lx, each with its virtual function: no device memory.
+const NO_DEVICE_MEMORY: [u16; 4] = [0x1013, 0x1014, 0x1015, 0x1016];
+/// Retransmissions, and packets that were out of order or late, above which a loss is no accident.
+const LOSS: f64 = 1e-6;
+
+pub fn devices(m: &Machine) -> Vec<Finding> {
+    let names: Vec<String> = m.mlx5().map(described).collect();
+    if !names.is_empty() {
+        return vec![Finding::fine(names.join(", "))];
+    }
+    let none = |found: String| {
+        Finding::prevents(&[Need::Nic], found)
+            .expected("a device of mlx5: ConnectX-4 or later")
+            .cost(
+                "no card: puts go over the software NIC (--nic soft), on this machine or over UDP",
+            )
+    };
+    if !m.rdma.is_empty() {
+        let others: Vec<String> = m.rdma.iter().map(described).collect();
+        let found = format!("no device of mlx5 among {}", others.join(", "));
+        return vec![none(short(&found)).fix("put in a ConnectX-4 or later")];
+    }
+    let cards: Vec<_> = m.pci.capture.known().map_or_else(Vec::new, |capture| {
+        let is_mellanox = |a: &bellpush::pcie::topology::Address| {
+            capture.get(*a).is_some_and(|f| f.vendor == Some(MELLANOX))
+        };
+        capture.of_kind(Kind::Nic).into_iter().filter(is_mellanox).collect()
+    });
+    let Some(&first) = cards.first() else {
+        return vec![none("no RDMA device".into()).fix("put in a ConnectX-4 or later")];
+    };
+    let bound = m.pci.more(first).driver;
+    let with =
+        bound.clone().map_or_else(|| "no driver".to_owned(), |d| format!("driver {}", short(&d)));
+    let found =
+        format!("{} functions of ConnectX, {first} with {with}, no RDMA device", cards.len());
+    vec![match bound.as_deref() {
+        Some("vfio-pci") => none(found).fix(
+            "leave the card to its virtual machine, or unbind \
+         vfio-pci",
+        ),
+        _ => none(found)
+            .fix(
+                "load mlx5_ib (kernel, MLNX_OFED or DOCA-Host); in a container, share the \
+             host's network or move the device in (rdma dev set DEVICE netns)",
+            )
+            .script("modprobe mlx5_ib"),
+    }]
+}
+
+fn described(device: &RdmaDevice) -> String {
+    let at = device.address.map_or_else(|| "software".to_owned(), |a| a.to_string());
+    format!("{} ({at})", short(&device.name))
+}
+
+pub fn nodes(m: &Machine) -> Vec<Finding> {
+    let devices: Vec<&str> = m.mlx5().map(|d| d.name.as_str()).collect();
+    if devices.is_empty() || !m.has_dev {
+        return Vec::new();
+    }
+    let inside = m.container().is_some();
+    let blocked =
+        |found: String| Finding::prevents(&[Need::Nic], found).cost("libibverbs opens no device");
+    let missing: Vec<&str> = devices
+        .iter()
+        .filter(|name| {
+            let node = m.uverbs.nodes.get(**name);
+            let there = |n: &String| m.uverbs.present.known().is_some_and(|all| all.contains(n));
+            !node.is_some_and(there)
+        })
+        .copied()
+        .collect();
+    if missing.len() == devices.len() {
+        let expected = "/dev/infiniband/uverbs0 and so on";
+        if m.uverbs.nodes.is_empty() {
+            return vec![
+                blocked("no node of a device: ib_uverbs is not loaded".into())
+                    .expected(expected)
+                    .fix("load ib_uverbs")
+                    .script("modprobe ib_uverbs"),
+            ];
+        }
+        let found = format!("no /dev/infiniband/uverbs* of {}", short(&missing.join(", ")));
+        return vec![match inside {
+            true => blocked(found)
+                .expected(expected)
+                .fix(
+                    "start the container with the devices: --device=/dev/infiniband, or the \
+                 RDMA device plugin",
+                )
+                .script(
+                    "# start the container again: docker run --device=/dev/infiniband \
+                 --cap-add=IPC_LOCK",
+                ),
+            false => blocked(found)
+                .expected(expected)
+                .fix("start udev")
+                .script("udevadm trigger -s infiniband_verbs"),
+        }];
+    }
+    let mut all = Vec::new();
+    if !missing.is_empty() {
+        all.push(
+            Finding::warn(format!("no node of {}", short(&missing.join(", "))))
+                .expected("a node of each device")
+                .cost("these devices cannot be opened here")
+                .fix("give the container their nodes, if it is to use them"),
+        );
+    }
+    match &m.uverbs.refused {
+        None => all.push(Finding::unseen(
+            "nodes are there; the rights of a recorded machine cannot be tried",
+            "run there",
+        )),
+        Some(refused) if refused.is_empty() => {
+            all.push(Finding::fine("nodes are there and can be opened"))
+        }
+        Some(refused) => all.push(
+            blocked(format!("no right to {}", short(&refused.join(", "))))
+                .expected("read and write /dev/infiniband/uverbs*")
+                .fix("rdma-core's udev rules give everyone the right")
+                .script("chmod 0666 /dev/infiniband/uverbs*"),
+        ),
+    }
+    all
+}
+
+fn of_port(device: &RdmaDevice, port: &Port) -> String {
+    format!("{}:{}", short(&device.name), port.number)
+}
+
+pub fn ports(m: &Machine) -> Vec<Finding> {
+    let all: Vec<(&RdmaDevice, &Port)> =
+        m.mlx5().flat_map(|d| d.ports.iter().map(move |p| (d, p))).collect();
+    let active: Vec<String> =
+        all.iter().filter(|(_, p)| p.is_active()).map(|(d, p)| of_port(d, p)).collect();
+    let mut findings = Vec::new();
+    if !active.is_empty() {
+        let found = format!("active: {}", active.join(", "));
+        findings.push(Finding::fine(found));
+    }
+    for (device, port) in all.iter().filter(|(_, p)| !p.is_active()) {
+        let state =
+            port.state.known().map_or_else(|| port.state.why_not().to_owned(), Clone::clone);
+        let link = port.physical.known().map_or("unknown", String::as_str);
+        let found = format!("{} (link {})", short(&state), short(link));
+        let waits = matches!(state.as_str(), "INIT" | "ARMED");
+        let finding = match (active.is_empty(), waits) {
+            (true, _) => {
+                Finding::prevents(&[Need::Nic], found).cost("no active port: no card sends")
+            }
+            (false, true) => Finding::warn(found).cost("this port sends nothing"),
+            (false, false) => Finding::note(found).cost("this port sends nothing"),
+        };
+        let mut finding = finding.of(of_port(device, port)).expected("ACTIVE");
+        if waits {
+            finding =
+                finding.fix("start a subnet manager: the link is up and nobody has given it a LID");
+        } else if let Some(netdev) = port.netdev.as_ref().filter(|_| port.is_ethernet()) {
+            finding = finding
+                .fix(format!("bring up {}, and look at cable and switch port", short(netdev)))
+                .script(format!("ip link set {} up", quoted(netdev)));
+        } else {
+            finding =
+                finding.fix("look at cable and switch port; InfiniBand needs a subnet manager");
+        }
+        findings.push(finding);
+    }
+    findings
+}
+
+pub fn firmware(m: &Machine) -> Vec<Finding> {
+    let mut boards: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for device in m.mlx5() {
+        if let (Some(board), Some(version)) = (device.board.known(), device.firmware.known()) {
+            let names = boards.entry(board).or_default().entry(version).or_default();
+            names.push(&device.name);
+        }
+    }
+    let mut all = Vec::new();
+    for (board, versions) in &boards {
+        let list: Vec<String> =
+            versions.iter().map(|(v, names)| format!("{v} of {}", names.join(", "))).collect();
+        let found = short(&format!("{board}: {}", list.join("; ")));
+        all.push(match versions.len() {
+            1 => Finding::fine(found),
+            _ => Finding::warn(found)
+                .expected("one version for all cards of a board")
+                .cost("cards of one job differ in features and speed")
+                .fix("update the older ones: mlxfwmanager --online -u, or mlxup"),
+        });
+    }
+    all
+}
+
+pub fn window(m: &Machine) -> Vec<Finding> {
+    let Some(capture) = m.pci.capture.known() else { return Vec::new() };
+    let id = |d: &RdmaDevice| capture.get(d.address?)?.device;
+    let (without, with): (Vec<_>, Vec<_>) =
+        m.mlx5().partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
+    let names = |all: &[&RdmaDevice]| {
+        short(&all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "))
+    };
+    let mut all = Vec::new();
+    if !without.is_empty() {
+        all.push(
+            Finding::note(format!("ConnectX-4 has no device memory: {}", names(&without))).cost(
+                "the window is in host memory, and the NIC reads a push's payload from there",
+            ),
+        );
+    }
+    if !with.is_empty() {
+        all.push(Finding::unseen(
+            format!("device memory of {} is not in sysfs", names(&with)),
+            "ibv_devinfo -v, \"maximum available device memory\": 128 or 256 KiB on ConnectX-5 \
+             to -7",
+        ));
+    }
+    all
+}
+
+/// What a link carries, Gb/s, with its encoding and without the TLPs' headers.
+fn raw_gbps(rate: Rate) -> Option<f64> {
+    let link = LinkSpeed::new(Gen::new(rate.generation).ok()?, rate.lanes).ok()?;
+    Some(link.raw_gbps())
+}
+
+pub fn rate(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    let mut all = Vec::new();
+    // Functions of one card share its link.
+    let mut cards: BTreeMap<_, (f64, Vec<String>)> = BTreeMap::new();
+    for device in m.mlx5() {
+        for port in device.ports.iter().filter(|p| p.is_active()) {
+            let Some((gbps, text)) = port.rate.known() else { continue };
+            if text.contains("(1X ") && !port.is_ethernet() {
+                all.push(
+                    Finding::warn(short(text))
+                        .of(of_port(device, port))
+                        .expected("4X")
+                        .cost("a quarter of the cable's rate")
+                        .fix("change the cable, or look at the switch port"),
+                );
+            }
+            if let Some(a) = device.address.filter(|a| !tree.capture().is_virtual(*a)) {
+                let card = cards.entry((a.domain, a.bus, a.device)).or_default();
+                card.0 += gbps;
+                card.1.push(of_port(device, port));
+            }
+        }
+    }
+    for device in m.mlx5() {
+        let Some(address) = device.address else { continue };
+        let (Some((gbps, ports)), Some(rate)) =
+            (cards.remove(&(address.domain, address.bus, address.device)), tree.link(address).0)
+        else {
+            continue;
+        };
+        let Some(limit) = raw_gbps(rate) else { continue };
+        let found = format!("{gbps:.0} Gb/s of ports on {rate}, which carries {limit:.0} Gb/s");
+        let subject = ports.join(", ");
+        // An x16 of Gen3 under a port of 100 Gb/s is what vendors pair: 126 for 100.
+        all.push(if gbps > limit {
+            let few = "PCIe bounds the rate";
+            Finding::warn(found)
+                .of(subject)
+                .expected("a link that carries its ports")
+                .cost(format!("{few}: {:.0} % of the ports' rate at most", limit / gbps * 100.0))
+                .fix("move the card to a wider or faster slot, or count on the lower rate")
+        } else {
+            Finding::fine(found).of(subject)
+        });
+    }
+    all
+}
+
+/// Counters of errors on the link, and of packets that had to go again.
+const LINK: [&str; 7] = [
+    "symbol_error",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_xmit_discards",
+    "rx_icrc_encapsulated",
+];
+/// The same of the interface: those of its statistics that no usual traffic raises.
+const NETDEV: [&str; 2] = ["rx_crc_errors", "rx_fifo_errors"];
+const AGAIN: [&str; 6] = [
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "out_of_sequence",
+    "roce_adp_retrans",
+    "rnr_nak_retry_err",
+    "roce_slow_restart",
+];
+
+pub fn counters(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for device in m.mlx5() {
+        for port in device.ports.iter().filter(|p| p.is_active()) {
+            let netdev = port.netdev.as_deref().and_then(|name| m.netdev(name));
+            all.push(of_counters(port, netdev).of(of_port(device, port)));
+        }
+    }
+    all
+}
+
+fn of_counters(port: &Port, netdev: Option<&Netdev>) -> Finding {
+    if port.counters.is_empty() {
+        return Finding::unseen(
+            "no counters",
+            "they are the physical function's, or need `rdma stat`",
+        );
+    }
+    let nonzero = |names: &[&str]| -> Vec<String> {
+        let seen = names.iter().map(|n| (n, port.counter(n))).filter(|(_, value)| *value > 0);
+        seen.map(|(n, value)| format!("{n} {value}")).collect()
+    };
+    let (mut link, again) = (nonzero(&LINK), nonzero(&AGAIN));
+    for name in NETDEV {
+        let value = netdev.and_then(|n| n.statistics.get(name)).copied().unwrap_or(0);
+        link.extend((value > 0).then(|| format!("{name} {value}")));
+    }
+    let packets =
+        port.counter("port_xmit_packets").saturating_add(port.counter("port_rcv_packets"));
+    let count: u64 = AGAIN.iter().fold(0, |sum: u64, n| sum.saturating_add(port.counter(n)));
+    let marks = port.counter("np_ecn_marked_roce_packets");
+    let ecn =
+        if marks > 0 { format!("; {marks} packets were marked by ECN") } else { String::new() };
+    let of = format!("of {packets} packets{ecn}");
+    let share = count as f64 / packets.max(1) as f64;
+    let fix = "read the counters twice: those that grow count; then cable, switch, and PFC or ECN";
+    if !link.is_empty() {
+        let found = format!("{} {of}", [link, again].concat().join(", "));
+        return Finding::warn(found)
+            .expected("no errors of the link")
+            .cost("packets are lost and go again: a timeout costs milliseconds")
+            .fix(fix);
+    }
+    if share > LOSS {
+        return Finding::warn(format!("{} {of}", again.join(", ")))
+            .expected("less than one in a million")
+            .cost(
+                "go-back-N sends all packets behind a lost one again; a timeout costs milliseconds",
+            )
+            .fix(fix);
+    }
+    match again.is_empty() {
+        true => Finding::fine(format!("no errors and no retransmissions {of}")),
+        false => Finding::note(format!("{} {of}", again.join(", "))),
+    }
+}

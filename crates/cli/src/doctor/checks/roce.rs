@@ -1,0 +1,210 @@
+//! RDMA over Ethernet.
+
+use crate::doctor::finding::{Finding, Need, quoted};
+use crate::doctor::machine::Machine;
+use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
+use crate::doctor::read::{Seen, short};
+
+/// What a packet has beside its payload by the kernel's count: GRH, UDP, BTH, XRC, atomic, ICRC.
+const HEADERS: u64 = 40 + 8 + 12 + 4 + 28 + 4;
+
+/// Active ports of mlx5 devices with RoCE.
+fn ports(m: &Machine) -> impl Iterator<Item = (&RdmaDevice, &Port)> {
+    let all = m.mlx5().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
+    all.filter(|(_, p)| p.is_active() && p.is_ethernet())
+}
+
+fn named(device: &RdmaDevice, port: &Port) -> String {
+    let name = format!("{}:{}", device.name, port.number);
+    short(&port.netdev.as_ref().map_or(name.clone(), |n| format!("{name} ({n})")))
+}
+
+/// The largest MTU of InfiniBand that fits.
+pub fn active_mtu(mtu: u64) -> u64 {
+    let fits = |size: &u64| mtu >= size + HEADERS;
+    [4096, 2048, 1024, 512, 256].into_iter().find(fits).unwrap_or(0)
+}
+
+pub fn mtu(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for (device, port) in ports(m) {
+        let netdev = port.netdev.as_deref().and_then(|n| m.netdev(n));
+        let Some((netdev, &mtu)) = netdev.and_then(|n| Some((n, n.mtu.known()?))) else {
+            all.push(
+                Finding::unseen("no network interface of the port", "ibv_devinfo: active_mtu")
+                    .of(named(device, port)),
+            );
+            continue;
+        };
+        let active = active_mtu(mtu);
+        let found = format!("MTU of {mtu} B: active_mtu of {active} B");
+        all.push(
+            match active {
+                4096 => Finding::fine(found),
+                _ => Finding::warn(found)
+                    .expected("4192 B or more, on the switches as well: active_mtu of 4096 B")
+                    .cost(format!("{} packets for each one", 4096 / active.max(1)))
+                    .fix("raise the MTU at all hosts and switches of the path")
+                    .script(format!(
+                        "ip link set {} mtu 9000  # the switches first",
+                        quoted(&netdev.name)
+                    )),
+            }
+            .of(named(device, port)),
+        );
+    }
+    let is_infiniband =
+        |p: &Port| p.is_active() && p.layer.known().is_some_and(|l| l == "InfiniBand");
+    if m.mlx5().any(|d| d.ports.iter().any(is_infiniband)) {
+        all.push(Finding::unseen(
+            "active_mtu of InfiniBand ports is not in sysfs",
+            "ibv_devinfo: active_mtu",
+        ));
+    }
+    all
+}
+
+pub fn gids(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for (device, port) in ports(m) {
+        let v2: Vec<_> = port.gids.iter().filter(|g| g.is_v2 == Some(true)).collect();
+        let routed =
+            v2.iter().find(|g| g.is_ipv4()).or_else(|| v2.iter().find(|g| !g.is_link_local()));
+        let found = |what: &str| format!("{what} among {} GIDs", port.gids.len());
+        let finding = if let Some(gid) = routed {
+            let address =
+                gid.gid.to_ipv4_mapped().map_or_else(|| gid.gid.to_string(), |v4| v4.to_string());
+            Finding::fine(format!("index {}: RoCE v2, {address}", gid.index))
+        } else if !v2.is_empty() {
+            Finding::warn(found("RoCE v2 of a link-local address alone"))
+                .expected("an IPv4 or global IPv6 address on the interface")
+                .cost("no router forwards it; peers with IPv4 cannot be reached")
+        } else if port.gids.iter().any(|g| g.is_v2.is_none()) {
+            Finding::unseen(found("no type to be seen"), "ibv_devinfo -v, or show_gids")
+        } else {
+            Finding::prevents(&[Need::Nic], found("no RoCE v2"))
+                .expected("a GID of RoCE v2: an IP address on the interface")
+                .cost("bellpush refuses the port")
+        };
+        let netdev = port.netdev.as_deref().map_or_else(|| "INTERFACE".to_owned(), quoted);
+        all.push(match finding.expected.is_empty() {
+            true => finding.of(named(device, port)),
+            false => finding
+                .of(named(device, port))
+                .fix("give the interface an IP address")
+                .script(format!("# ip addr add ADDRESS/PREFIX dev {netdev}")),
+        });
+    }
+    all
+}
+
+/// Priorities with PFC, by MLNX_OFED's file: a 0 or 1 for each, in the line `enabled` if there is
+/// one.
+fn priorities(text: &str) -> Option<Vec<u32>> {
+    let line = text.lines().find_map(|l| l.trim().strip_prefix("enabled")).unwrap_or(text);
+    let flags: Option<Vec<bool>> = line
+        .split(|c: char| c.is_whitespace() || c == ',')
+        .filter(|w| !w.is_empty())
+        .map(|w| match w {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        })
+        .collect();
+    let flags = flags.filter(|f| f.len() == 8)?;
+    Some((0..8).filter(|&n| flags[n as usize]).collect())
+}
+
+fn list(priorities: &[u32]) -> String {
+    let words: Vec<String> = priorities.iter().map(u32::to_string).collect();
+    if words.is_empty() { "none".into() } else { words.join(",") }
+}
+
+pub fn flow(m: &Machine) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut hidden = Vec::new();
+    for (device, port) in ports(m) {
+        match port.netdev.as_deref().and_then(|n| m.netdev(n)).and_then(of_netdev) {
+            Some(finding) => all.push(finding.of(named(device, port))),
+            None => hidden.push(named(device, port)),
+        }
+    }
+    if !hidden.is_empty() {
+        all.push(Finding::unseen(
+            format!(
+                "PFC, ECN and trust of {}: the kernel's own mlx5 has no files of them; \
+             pause frames are ethtool's",
+                short(&hidden.join(", "))
+            ),
+            "mlnx_qos -i INTERFACE; dcb pfc show dev INTERFACE; ethtool -S INTERFACE | grep pause",
+        ));
+    }
+    all
+}
+
+fn of_netdev(netdev: &Netdev) -> Option<Finding> {
+    let pfc = netdev.pfc.known().and_then(|text| priorities(text));
+    let ecn = match &netdev.ecn {
+        [Seen::Known(np), Seen::Known(rp)] => {
+            Some(np.iter().filter(|p| rp.contains(p)).copied().collect::<Vec<u32>>())
+        }
+        _ => None,
+    };
+    if pfc.is_none() && ecn.is_none() {
+        return None;
+    }
+    let trust =
+        netdev.trust.known().map_or("unknown", |t| if t.contains("dscp") { "dscp" } else { "pcp" });
+    let text =
+        |all: &Option<Vec<u32>>| all.as_ref().map_or_else(|| "unknown".to_owned(), |p| list(p));
+    let found = format!("PFC of priorities {}, ECN of {}, trust {trust}", text(&pfc), text(&ecn));
+    let on = |all: &Option<Vec<u32>>| all.as_ref().is_some_and(|p| !p.is_empty());
+    let off = |all: &Option<Vec<u32>>| all.as_ref().is_some_and(Vec::is_empty);
+    let name = quoted(&netdev.name);
+    Some(if off(&pfc) && off(&ecn) {
+        Finding::warn(found)
+            .expected("PFC or ECN of one priority, on the switches as well")
+            .cost("a full switch drops packets, and each loss costs a go-back-N or a timeout")
+            .fix(
+                "PFC of priority 3 and trust of DSCP, ECN of the same priority, and the same \
+             on the switch",
+            )
+            .script(format!("mlnx_qos -i {name} --trust dscp --pfc 0,0,0,1,0,0,0,0"))
+            .script(format!("echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3"))
+            .script(format!("echo 1 > /sys/class/net/{name}/ecn/roce_rp/enable/3"))
+    } else if on(&pfc) && trust == "pcp" {
+        Finding::warn(found)
+            .expected("trust of DSCP, or a VLAN that carries the priority")
+            .cost("RoCE v2 without a VLAN has no priority bits: it goes as priority 0, without PFC")
+            .fix("trust the DSCP")
+            .script(format!("mlnx_qos -i {name} --trust dscp"))
+    } else {
+        Finding::fine(found)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mtu_of_the_kernel() {
+        for (mtu, active) in
+            [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1119, 512), (0, 0)]
+        {
+            assert_eq!(active_mtu(mtu), active, "{mtu}");
+        }
+    }
+
+    #[test]
+    fn priorities_are_eight_flags() {
+        assert_eq!(priorities("0 0 0 1 0 0 0 0"), Some(vec![3]));
+        let table = "PFC configuration:\n\tpriority    0   1   2   3   4   5   6   7\n\tenabled \
+             1   0   0   0   0   0   0   1";
+        assert_eq!(priorities(table), Some(vec![0, 7]));
+        assert_eq!(
+            (priorities("8"), priorities(""), priorities("0 0 0 2 0 0 0 0")),
+            (None, None, None)
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! Short measurements: a put by every path, and the counters around it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{Nic, open_verbs};
+use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
+use bellpush_cli::report::human::time_ns;
+use serde_json::{Value, json};
+
+use super::finding::{Finding, Need};
+use super::machine::Machine;
+use super::read::short;
+use crate::cli::CliError;
+
+/// Bytes of a put.
+const BYTES: u64 = 4096;
+/// Puts of a path: the median of few is steady enough to tell what works.
+const PUTS: usize = 9;
+/// Longest wait for one put.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// When no further path is begun.
+const LONGEST: Duration = Duration::from_secs(4);
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// Where kernels ran, and the NIC.
+    pub on: String,
+    /// Whether kernels ran on CPU threads, so that times rank nothing.
+    pub is_host: bool,
+    /// Median time of a put in ns of each path, or why there was none.
+    pub paths: Vec<(Path, Result<f64, String>)>,
+    /// Counters that have changed, and by how much.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Measures on the software NIC, or the card `nic`. `read` reads the machine's counters.
+pub fn measure(nic: &str, read: impl Fn() -> Vec<(String, u64)>) -> Result<Measured, CliError> {
+    let gpu = Gpu::open(Executor::Cuda(0))
+        .or_else(|_| Gpu::open(Executor::Host(HostOptions::default())))
+        .map_err(|e| CliError::new(e, "leave out --live"))?;
+    let is_soft = nic == "soft";
+    let opened: Arc<dyn Nic> = match is_soft {
+        true => SoftNic::open(SoftConfig::new(&InProcess::new())).map_err(|e| {
+            CliError::new(format!("the software NIC did not start: {e}"), "leave out --live")
+        })?,
+        false => open_verbs(nic).map_err(|e| {
+            CliError::new(
+                format!("--nic: {e}"),
+                "bellpush doctor without --live says what is missing",
+            )
+        })?,
+    };
+    let before: BTreeMap<String, u64> = read().into_iter().collect();
+    let begun = Instant::now();
+    let mut paths = Vec::new();
+    for path in Path::ALL {
+        let timed = match begun.elapsed() < LONGEST {
+            true => time(&gpu, &opened, path),
+            false => Err("not begun: the time was up".to_owned()),
+        };
+        paths.push((path, timed.map_err(|e| short(&e))));
+    }
+    let grown = read().into_iter().filter_map(|(name, after)| {
+        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
+        (more > 0).then_some((name, more))
+    });
+    let counters = grown.collect();
+    Ok(Measured {
+        is_host: gpu.is_host(),
+        on: short(&format!("{}, {}", gpu.describe(), opened.name())),
+        paths,
+        counters,
+    })
+}
+
+/// Median time of a put, its bytes compared.
+fn time(gpu: &Arc<Gpu>, nic: &Arc<dyn Nic>, path: Path) -> Result<f64, String> {
+    let wrong = |e: &dyn std::fmt::Display| e.to_string();
+    let stream = gpu.stream().map_err(|e| wrong(&e))?;
+    let room = BYTES as usize;
+    let from = Memory::from(gpu.alloc(room).map_err(|e| wrong(&e))?);
+    let to = Memory::from(gpu.alloc_mapped(room, None).map_err(|e| wrong(&e))?);
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    let (sender, _receiver) = Endpoint::pair(gpu, nic, path, (from.clone(), to.clone()), options)
+        .map_err(|e| wrong(&e))?;
+    let mut times = Vec::new();
+    for turn in 0..PUTS {
+        let message: Vec<u8> = (0..room).map(|i| (i * 7 + turn * 13) as u8).collect();
+        from.write(0, &message).map_err(|e| wrong(&e))?;
+        times.push(put(&sender, &stream)?);
+        let mut arrived = vec![0; room];
+        to.read(0, &mut arrived).map_err(|e| wrong(&e))?;
+        if arrived != message {
+            return Err("other bytes arrived than were sent".into());
+        }
+    }
+    times.sort_unstable();
+    Ok(times[PUTS / 2].as_nanos() as f64)
+}
+
+fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, String> {
+    let put = Put { from: Local(0), to: Remote(0), bytes: BYTES, signal: None };
+    let begun = Instant::now();
+    sender.put(stream, put).map_err(|e| e.to_string())?;
+    sender.quiet(stream).map_err(|e| e.to_string())?;
+    Ok(begun.elapsed())
+}
+
+/// Counters of the devices of mlx5, by device, port and name.
+pub fn counters(m: &Machine) -> Vec<(String, u64)> {
+    let mut all = Vec::new();
+    for device in m.mlx5() {
+        for port in &device.ports {
+            let named = |(name, value): (&String, &u64)| {
+                (format!("{}:{} {name}", device.name, port.number), *value)
+            };
+            all.extend(port.counters.iter().map(named));
+        }
+    }
+    all
+}
+
+impl Measured {
+    /// What it means.
+    pub fn findings(&self, nic: &str) -> Vec<Finding> {
+        let failed: Vec<String> = self
+            .paths
+            .iter()
+            .filter_map(|(path, timed)| Some(format!("{path}: {}", timed.as_ref().err()?)))
+            .collect();
+        let count = self.paths.len() - failed.len();
+        let mut all = Vec::new();
+        if count > 0 {
+            all.push(Finding::fine(format!("{count} paths carried their bytes")));
+        }
+        if !failed.is_empty() {
+            let found = failed.join("; ");
+            let finding = match (nic, count) {
+                // A card has no push/inband, and few have all others.
+                ("soft", _) => Finding::warn(found),
+                (_, 0) => Finding::prevents(&[Need::Nic], found),
+                _ => Finding::note(found),
+            };
+            all.push(
+                finding
+                    .expected("every path carries its bytes")
+                    .cost("these paths cannot be taken"),
+            );
+        }
+        for finding in &mut all {
+            finding.check = "live";
+            finding.source = "measured";
+            finding.subject = nic.to_owned();
+        }
+        all
+    }
+
+    /// As text.
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "\nMeasured, a put of {BYTES} B until its completion is seen, median of {PUTS}: {}\n",
+            self.on
+        );
+        if self.is_host {
+            out += "  kernels on CPU threads: the times show what works, and rank nothing\n";
+        }
+        for (path, timed) in &self.paths {
+            let timed = timed.as_ref().map_or_else(Clone::clone, |ns| time_ns(*ns));
+            let _ = writeln!(out, "  {:15} {timed}", path.to_string());
+        }
+        for (name, more) in &self.counters {
+            let _ = writeln!(out, "  {name} +{more}");
+        }
+        out
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        let paths = self.paths.iter().map(|(path, timed)| {
+            let (ns, error) = (timed.as_ref().ok(), timed.as_ref().err());
+            json!({ "path": path.to_string(), "bytes": BYTES, "median_ns": ns, "error": error })
+        });
+        json!({
+            "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(),
+            "counters": self.counters,
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! NVIDIA's driver, as /proc/driver/nvidia shows it.
+
+use std::collections::BTreeMap;
+
+use bellpush::pcie::topology::Address;
+
+use crate::doctor::read::{Root, Seen};
+
+/// NVIDIA's driver.
+#[derive(Debug)]
+pub struct Nvidia {
+    /// Line `NVRM version` of /proc/driver/nvidia/version.
+    pub version: Seen<String>,
+    /// /proc/driver/nvidia/params.
+    pub params: Seen<BTreeMap<String, String>>,
+    /// GPUs that the driver has: address and model.
+    pub gpus: Vec<(Address, String)>,
+    /// Names in /dev that begin with `nvidia`.
+    pub nodes: Vec<String>,
+    /// Whether /dev/gdrdrv is there.
+    pub gdrdrv: bool,
+}
+
+impl Nvidia {
+    /// Reads it.
+    pub fn read(root: &Root) -> Self {
+        let version = root.text("proc/driver/nvidia/version");
+        let first = |text: &String| {
+            let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
+            Some(line.trim_start_matches("NVRM version:").trim().to_owned())
+        };
+        Self {
+            version: version.parse("/proc/driver/nvidia/version", first),
+            params: root.text("proc/driver/nvidia/params").map(|text| fields(&text)),
+            gpus: gpus(root),
+            nodes: root.list("dev").into_iter().filter(|n| n.starts_with("nvidia")).collect(),
+            gdrdrv: root.has("dev/gdrdrv"),
+        }
+    }
+
+    /// Whether the kernel module is the open one.
+    pub fn is_open(&self) -> Option<bool> {
+        self.version.known().map(|line| line.contains("Open Kernel Module"))
+    }
+
+    /// Version of the driver, such as 550.54.15.
+    pub fn driver(&self) -> Option<&str> {
+        let word = |w: &&str| {
+            let mut parts = w.split('.');
+            let number = |p: Option<&str>| p.is_some_and(|p| p.parse::<u32>().is_ok());
+            number(parts.next()) && number(parts.next())
+        };
+        self.version.known()?.split_whitespace().find(word)
+    }
+
+    /// Its major number.
+    pub fn major(&self) -> Option<u32> {
+        self.driver()?.split('.').next()?.parse().ok()
+    }
+
+    /// A parameter of the module.
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.params.known()?.get(name).map(String::as_str)
+    }
+
+    /// Whether `RegistryDwords` sets a key to a number other than 0.
+    pub fn registry(&self, key: &str) -> bool {
+        let dwords = self.param("RegistryDwords").unwrap_or_default();
+        dwords.trim_matches('"').split([';', ',']).any(|entry| {
+            let (name, value) = entry.split_once('=').unwrap_or((entry, "0"));
+            let value = value.trim();
+            let number = match value.strip_prefix("0x") {
+                Some(hex) => u32::from_str_radix(hex, 16),
+                None => value.parse(),
+            };
+            name.trim() == key && number.is_ok_and(|n| n != 0)
+        })
+    }
+}
+
+/// Lines `name: value`.
+fn fields(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+}
+
+fn gpus(root: &Root) -> Vec<(Address, String)> {
+    let mut gpus = Vec::new();
+    for name in root.list("proc/driver/nvidia/gpus") {
+        let Ok(address) = name.parse() else { continue };
+        let text = root.text(&format!("proc/driver/nvidia/gpus/{name}/information"));
+        let model = text.known().and_then(|text| fields(text).remove("Model"));
+        gpus.push((address, model.unwrap_or_default()));
+    }
+    gpus
+}

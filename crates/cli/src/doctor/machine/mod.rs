@@ -1,0 +1,127 @@
+//! A machine as it was read: every item is known, absent or unreadable, and no default stands in
+//! for what was not seen.
+
+pub mod gpu;
+pub mod pci;
+pub mod rdma;
+pub mod system;
+
+use std::collections::BTreeMap;
+
+use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign};
+
+use super::read::{Root, Seen};
+use gpu::Nvidia;
+use pci::Pci;
+use rdma::{Netdev, RdmaDevice, Uverbs};
+use system::System;
+
+/// Everything that was read of one machine.
+#[derive(Debug)]
+pub struct Machine {
+    /// Whether it is the running one: its rights can then be tried, and this program runs on it.
+    pub live: bool,
+    /// Whether device nodes can be looked for: a copy may lack /dev.
+    pub has_dev: bool,
+    /// Kernel, CPU, limits, control groups, mounts.
+    pub system: System,
+    /// The environment of the process, or of the file `env`.
+    pub env: BTreeMap<String, String>,
+    /// NVIDIA's driver.
+    pub nvidia: Nvidia,
+    /// PCI functions, the IOMMU.
+    pub pci: Pci,
+    /// RDMA devices.
+    pub rdma: Vec<RdmaDevice>,
+    /// Device nodes of RDMA devices.
+    pub uverbs: Uverbs,
+    /// Network interfaces.
+    pub netdevs: Vec<Netdev>,
+}
+
+impl Machine {
+    /// Reads the machine below `root`.
+    pub fn read(root: &Root, live: bool) -> Self {
+        let rdma = rdma::devices(root);
+        Self {
+            live,
+            has_dev: root.has("dev"),
+            system: System::read(root),
+            env: if live { own_environment() } else { environment(root) },
+            nvidia: Nvidia::read(root),
+            pci: Pci::read(root),
+            uverbs: Uverbs::read(root, live),
+            rdma,
+            netdevs: rdma::netdevs(root),
+        }
+    }
+
+    /// RDMA devices that bellpush can drive: those of mlx5.
+    pub fn mlx5(&self) -> impl Iterator<Item = &RdmaDevice> {
+        self.rdma.iter().filter(|d| d.is_mlx5())
+    }
+
+    /// The RDMA device of a PCI function.
+    pub fn rdma_at(&self, address: Address) -> Option<&RdmaDevice> {
+        self.rdma.iter().find(|d| d.address == Some(address))
+    }
+
+    /// Name of a NIC: that of its RDMA device, or else its address.
+    pub fn nic_name(&self, address: Address) -> String {
+        self.rdma_at(address).map_or_else(|| address.to_string(), |d| d.name.clone())
+    }
+
+    /// A network interface by name.
+    pub fn netdev(&self, name: &str) -> Option<&Netdev> {
+        self.netdevs.iter().find(|n| n.name == name)
+    }
+
+    /// Addresses of NVIDIA's GPUs, in the order of `nvidia-smi`.
+    pub fn gpus(&self) -> Vec<Address> {
+        let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+        let nvidia = |a: &Address| capture.get(*a).is_some_and(|f| f.vendor == Some(0x10de));
+        capture.of_kind(Kind::Gpu).into_iter().filter(nvidia).collect()
+    }
+
+    /// Number of a GPU, and its address.
+    pub fn gpu_name(&self, address: Address) -> String {
+        match self.gpus().iter().position(|&a| a == address) {
+            Some(n) => format!("GPU{n} {address}"),
+            None => address.to_string(),
+        }
+    }
+
+    /// Every NVIDIA GPU with its NIC.
+    pub fn pairs(&self) -> Vec<Assigned<Address>> {
+        let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+        let gpus = self.gpus();
+        assign(&Tree::new(capture)).into_iter().filter(|a| gpus.contains(&a.gpu)).collect()
+    }
+
+    /// A variable that is set and not empty.
+    pub fn var(&self, name: &str) -> Option<&str> {
+        self.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+    }
+
+    /// Whether this is a container, by what it was made with.
+    pub fn container(&self) -> Option<&str> {
+        self.system.container.as_deref()
+    }
+}
+
+fn own_environment() -> BTreeMap<String, String> {
+    let text = |t: std::ffi::OsString| t.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(key, value)| (text(key), text(value))).collect()
+}
+
+/// A copy of /proc/PID/environ, or the output of `env`.
+fn environment(root: &Root) -> BTreeMap<String, String> {
+    let bytes = match root.bytes("env") {
+        Seen::Known(bytes) => bytes,
+        _ => return BTreeMap::new(),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let end = if text.contains('\0') { '\0' } else { '\n' };
+    let pairs = text.split(end).filter_map(|line| line.split_once('='));
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}

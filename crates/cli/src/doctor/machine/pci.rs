@@ -1,0 +1,145 @@
+//! PCI functions, their capabilities, and the IOMMU.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bellpush::pcie::topology::{Address, Capture, Kind, Tree, capture_sysfs};
+
+use crate::doctor::read::{Root, Seen};
+
+/// What the topology leaves out of a GPU, a NIC or a bridge above one.
+#[derive(Debug, Clone, Default)]
+pub struct More {
+    /// Largest MPS that it supports (Device Capabilities, bits 2:0).
+    pub mpss: Option<u32>,
+    /// Whether relaxed ordering is enabled (Device Control, bit 4).
+    pub relaxed: Option<bool>,
+    /// Size of BAR 1.
+    pub bar1: Option<u64>,
+    /// Its driver.
+    pub driver: Option<String>,
+    /// Type of its IOMMU group's domain: `identity`, `DMA`, `DMA-FQ`.
+    pub domain: Option<String>,
+}
+
+/// PCI.
+#[derive(Debug)]
+pub struct Pci {
+    /// The functions.
+    pub capture: Seen<Capture>,
+    /// More of GPUs, NICs and the bridges above them.
+    pub more: BTreeMap<Address, More>,
+    /// Number of IOMMU groups.
+    pub groups: Seen<usize>,
+    /// IOMMUs that the kernel uses, such as `dmar0`.
+    pub iommus: Vec<String>,
+}
+
+impl Pci {
+    /// Reads it.
+    pub fn read(root: &Root) -> Self {
+        let capture = match capture_sysfs(&root.path("sys")) {
+            Ok(capture) => Seen::Known(capture),
+            Err(_) if !root.has("sys/bus/pci") => Seen::Absent,
+            Err(e) => Seen::Unreadable(e.to_string()),
+        };
+        let wanted = capture.known().map(of_interest).unwrap_or_default();
+        Self {
+            more: wanted.into_iter().map(|a| (a, more(root, a))).collect(),
+            groups: root.names("sys/kernel/iommu_groups").map(|names| names.len()),
+            iommus: root.list("sys/class/iommu"),
+            capture,
+        }
+    }
+
+    /// The tree of its bridges.
+    pub fn tree(&self) -> Option<Tree<'_>> {
+        self.capture.known().map(Tree::new)
+    }
+
+    /// More of a function; nothing where nothing was read.
+    pub fn more(&self, address: Address) -> More {
+        self.more.get(&address).cloned().unwrap_or_default()
+    }
+}
+
+/// GPUs, NICs and the bridges above them, and what is below the same root ports.
+fn of_interest(capture: &Capture) -> BTreeSet<Address> {
+    let tree = Tree::new(capture);
+    let mut all = BTreeSet::new();
+    for kind in [Kind::Gpu, Kind::Nic] {
+        for address in capture.of_kind(kind) {
+            all.insert(address);
+            all.extend(tree.chain(address));
+        }
+    }
+    let tops: BTreeSet<Address> =
+        all.iter().filter_map(|a| tree.chain(*a).first().copied()).collect();
+    let below = |a: &Address| tree.chain(*a).first().is_some_and(|top| tops.contains(top));
+    all.extend(capture.functions().map(|f| f.address).filter(below));
+    all
+}
+
+fn more(root: &Root, address: Address) -> More {
+    let dir = format!("sys/bus/pci/devices/{address}");
+    let config = root.bytes(&format!("{dir}/config")).known().cloned().unwrap_or_default();
+    let express = express(&config);
+    let mpss = express.and_then(|at| config.get(at + 4)).map(|byte| 128u32 << (byte & 7).min(5));
+    let relaxed = express.and_then(|at| config.get(at + 8)).map(|byte| byte & 0x10 != 0);
+    let domain = root.text(&format!("{dir}/iommu_group/type"));
+    More {
+        mpss,
+        relaxed,
+        bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar(text, 1)),
+        driver: root.link_name(&format!("{dir}/driver")),
+        domain: domain.known().cloned(),
+    }
+}
+
+/// Offset of the PCI Express capability (PCIe base specification 7.5.3), of which Device Control
+/// has to be there.
+fn express(config: &[u8]) -> Option<usize> {
+    let mut at = usize::from(*config.get(0x34)? & 0xfc);
+    for _ in 0..48 {
+        if at < 0x40 || at + 10 > config.len() {
+            return None;
+        }
+        if config[at] == 0x10 {
+            return Some(at);
+        }
+        at = usize::from(config[at + 1] & 0xfc);
+    }
+    None
+}
+
+/// Size of a BAR by sysfs' file `resource`: a line `start end flags` for each.
+fn bar(text: &str, number: usize) -> Option<u64> {
+    let mut words = text.lines().nth(number)?.split_whitespace();
+    let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (start, end) = (word()?, word()?);
+    (end > start).then(|| (end - start).saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_its_line() {
+        let text = "0x91000000 0x91ffffff 0x40200\n0x2000000000 0x3fffffffff 0x14220c\n0x0 0x0 0x0";
+        assert_eq!(bar(text, 1), Some(128 << 30));
+        assert_eq!((bar(text, 2), bar(text, 3), bar("x", 0)), (None, None, None));
+        assert_eq!(bar("0x0 0xffffffffffffffff 0x0", 0), Some(u64::MAX), "no size of a device");
+    }
+
+    #[test]
+    fn a_capability_behind_the_end_is_none() {
+        let mut config = vec![0; 64];
+        config[0x34] = 0x40;
+        assert_eq!(express(&config), None);
+        config.resize(0x48, 0);
+        config[0x40] = 0x10;
+        assert_eq!(express(&config), None, "without Device Control");
+        config.resize(0x4a, 0);
+        assert_eq!(express(&config), Some(0x40));
+    }
+}

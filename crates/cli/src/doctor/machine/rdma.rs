@@ -1,0 +1,268 @@
+//! RDMA devices and network interfaces (Documentation/ABI/stable/sysfs-class-infiniband).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+
+use bellpush::pcie::topology::Address;
+
+use crate::doctor::read::{Root, Seen};
+
+/// Most GIDs of a port that are looked at: a table has 256 at most.
+const MAX_GIDS: usize = 256;
+
+/// One RDMA device.
+#[derive(Debug)]
+pub struct RdmaDevice {
+    /// Name, such as mlx5_0.
+    pub name: String,
+    /// Version of its firmware.
+    pub firmware: Seen<String>,
+    /// Its board (PSID).
+    pub board: Seen<String>,
+    /// PCI function; none for a software device.
+    pub address: Option<Address>,
+    /// Name of the PCI driver.
+    pub driver: Option<String>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// A port.
+#[derive(Debug)]
+pub struct Port {
+    /// Number, from 1.
+    pub number: u32,
+    /// State, such as ACTIVE.
+    pub state: Seen<String>,
+    /// State of the physical link, such as LinkUp.
+    pub physical: Seen<String>,
+    /// `InfiniBand` or `Ethernet`.
+    pub layer: Seen<String>,
+    /// Rate in Gb/s, and its text.
+    pub rate: Seen<(f64, String)>,
+    /// Entries of the GID table that are not zero.
+    pub gids: Vec<Gid>,
+    /// Counters, those of the hardware included.
+    pub counters: BTreeMap<String, u64>,
+    /// Network interface.
+    pub netdev: Option<String>,
+}
+
+/// An entry of a GID table.
+#[derive(Debug, Clone)]
+pub struct Gid {
+    /// Index.
+    pub index: usize,
+    /// The GID.
+    pub gid: Ipv6Addr,
+    /// Whether it is of RoCE v2; `None` for InfiniBand, and where it cannot be seen.
+    pub is_v2: Option<bool>,
+}
+
+impl Gid {
+    /// Whether it is an IPv4 address.
+    pub fn is_ipv4(&self) -> bool {
+        self.gid.to_ipv4_mapped().is_some()
+    }
+
+    /// Whether it is a link-local address, which no router forwards.
+    pub fn is_link_local(&self) -> bool {
+        self.gid.segments()[0] & 0xffc0 == 0xfe80
+    }
+}
+
+impl RdmaDevice {
+    /// Whether mlx5 drives it.
+    pub fn is_mlx5(&self) -> bool {
+        self.driver.as_deref() == Some("mlx5_core")
+            || self.driver.is_none() && self.address.is_some() && self.name.starts_with("mlx5")
+    }
+
+    /// Whether a port is active.
+    pub fn is_active(&self) -> bool {
+        self.ports.iter().any(Port::is_active)
+    }
+}
+
+impl Port {
+    /// Whether packets can be sent.
+    pub fn is_active(&self) -> bool {
+        self.state.known().is_some_and(|s| s == "ACTIVE")
+    }
+
+    /// Whether it is RoCE.
+    pub fn is_ethernet(&self) -> bool {
+        self.layer.known().is_some_and(|l| l == "Ethernet")
+    }
+
+    /// A counter, 0 where there is none.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// All RDMA devices.
+pub fn devices(root: &Root) -> Vec<RdmaDevice> {
+    root.list("sys/class/infiniband").into_iter().map(|name| device(root, name)).collect()
+}
+
+fn device(root: &Root, name: String) -> RdmaDevice {
+    let dir = format!("sys/class/infiniband/{name}");
+    let event = root.text(&format!("{dir}/device/uevent"));
+    let of_event = |key: &str| {
+        let text = event.known()?;
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+    };
+    let address = of_event("PCI_SLOT_NAME")
+        .or_else(|| root.link_name(&format!("{dir}/device")))
+        .and_then(|text| text.parse().ok());
+    let netdevs = root.list(&format!("{dir}/device/net"));
+    let numbers = root.list(&format!("{dir}/ports")).into_iter().filter_map(|n| n.parse().ok());
+    let ports = numbers.map(|number| port(root, &dir, number, &netdevs)).collect();
+    RdmaDevice {
+        firmware: root.text(&format!("{dir}/fw_ver")),
+        board: root.text(&format!("{dir}/board_id")),
+        driver: of_event("DRIVER").or_else(|| root.link_name(&format!("{dir}/device/driver"))),
+        address,
+        ports,
+        name,
+    }
+}
+
+/// `4: ACTIVE`.
+fn state(text: &str) -> Option<String> {
+    Some(text.split_once(':')?.1.trim().to_owned())
+}
+
+/// `400 Gb/sec (4X NDR)`.
+fn rate(text: &str) -> Option<(f64, String)> {
+    let number: f64 = text.split_whitespace().next()?.parse().ok()?;
+    (number.is_finite() && number >= 0.0).then(|| (number, text.to_owned()))
+}
+
+fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
+    let dir = format!("{device}/ports/{number}");
+    let gids: Vec<Gid> =
+        gid_names(root, &dir).into_iter().filter_map(|i| gid(root, &dir, i)).collect();
+    let of_gid = gids.first().and_then(|gid| {
+        root.text(&format!("{dir}/gid_attrs/ndevs/{}", gid.index)).known().cloned()
+    });
+    let mut counters = BTreeMap::new();
+    for folder in ["counters", "hw_counters"] {
+        for name in root.list(&format!("{dir}/{folder}")) {
+            if let Seen::Known(value) = root.number(&format!("{dir}/{folder}/{name}")) {
+                counters.insert(name, value);
+            }
+        }
+    }
+    let only = || if netdevs.len() == 1 { netdevs.first().cloned() } else { None };
+    Port {
+        number,
+        state: root.text(&format!("{dir}/state")).parse("state", |t| state(t)),
+        physical: root.text(&format!("{dir}/phys_state")).parse("phys_state", |t| state(t)),
+        layer: root.text(&format!("{dir}/link_layer")),
+        rate: root.text(&format!("{dir}/rate")).parse("rate", |t| rate(t)),
+        gids,
+        counters,
+        netdev: of_gid.or_else(only),
+    }
+}
+
+fn gid_names(root: &Root, dir: &str) -> Vec<usize> {
+    let names = root.list(&format!("{dir}/gids")).into_iter();
+    names.filter_map(|n| n.parse().ok()).filter(|&n| n < MAX_GIDS).collect()
+}
+
+fn gid(root: &Root, dir: &str, index: usize) -> Option<Gid> {
+    let text = root.text(&format!("{dir}/gids/{index}"));
+    let gid: Ipv6Addr = text.known()?.parse().ok()?;
+    // A prefix without an interface is an empty entry of InfiniBand's table, too.
+    if gid.segments()[4..] == [0; 4] {
+        return None;
+    }
+    let kind = root.text(&format!("{dir}/gid_attrs/types/{index}"));
+    Some(Gid { index, gid, is_v2: kind.known().map(|kind| kind == "RoCE v2") })
+}
+
+/// Device nodes of RDMA devices.
+#[derive(Debug)]
+pub struct Uverbs {
+    /// RDMA device of each node that sysfs names, such as `uverbs0`.
+    pub nodes: BTreeMap<String, String>,
+    /// Names in /dev/infiniband.
+    pub present: Seen<BTreeSet<String>>,
+    /// Nodes that this process may not open for reading and writing; `None` for another machine.
+    pub refused: Option<Vec<String>>,
+}
+
+impl Uverbs {
+    /// Reads it, and on the running machine asks for the rights.
+    pub fn read(root: &Root, live: bool) -> Self {
+        let mut nodes = BTreeMap::new();
+        for name in root.list("sys/class/infiniband_verbs") {
+            if let Seen::Known(device) =
+                root.text(&format!("sys/class/infiniband_verbs/{name}/ibdev"))
+            {
+                nodes.insert(device, name);
+            }
+        }
+        let present = root.names("dev/infiniband").map(|names| names.into_iter().collect());
+        let refused = live.then(|| {
+            let may = |name: &String| {
+                let rights = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+                rustix::fs::access(root.path(&format!("dev/infiniband/{name}")), rights).is_ok()
+            };
+            let is_there = |name: &&String| root.has(&format!("dev/infiniband/{name}"));
+            nodes.values().filter(is_there).filter(|n| !may(n)).cloned().collect()
+        });
+        Self { nodes, present, refused }
+    }
+}
+
+/// A network interface.
+#[derive(Debug)]
+pub struct Netdev {
+    /// Name.
+    pub name: String,
+    /// MTU.
+    pub mtu: Seen<u64>,
+    /// MLNX_OFED's `qos/trust`: `pcp` or `dscp`.
+    pub trust: Seen<String>,
+    /// MLNX_OFED's `qos/pfc`: a 1 for each priority with PFC.
+    pub pfc: Seen<String>,
+    /// Priorities with ECN for notification point (np) and reaction point (rp).
+    pub ecn: [Seen<Vec<u32>>; 2],
+    /// /sys/class/net/NAME/statistics.
+    pub statistics: BTreeMap<String, u64>,
+}
+
+/// All network interfaces.
+pub fn netdevs(root: &Root) -> Vec<Netdev> {
+    root.list("sys/class/net").into_iter().map(|name| netdev(root, name)).collect()
+}
+
+fn netdev(root: &Root, name: String) -> Netdev {
+    let dir = format!("sys/class/net/{name}");
+    let ecn = ["roce_np", "roce_rp"].map(|point| {
+        let folder = format!("{dir}/ecn/{point}/enable");
+        root.names(&folder).map(|names| {
+            let on =
+                |n: &String| root.text(&format!("{folder}/{n}")).known().is_some_and(|v| v == "1");
+            names.into_iter().filter(on).filter_map(|n| n.parse().ok()).collect()
+        })
+    });
+    let mut statistics = BTreeMap::new();
+    for counter in root.list(&format!("{dir}/statistics")) {
+        if let Seen::Known(value) = root.number(&format!("{dir}/statistics/{counter}")) {
+            statistics.insert(counter, value);
+        }
+    }
+    Netdev {
+        mtu: root.number(&format!("{dir}/mtu")),
+        trust: root.text(&format!("{dir}/qos/trust")),
+        pfc: root.text(&format!("{dir}/qos/pfc")),
+        ecn,
+        statistics,
+        name,
+    }
+}

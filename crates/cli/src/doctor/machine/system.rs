@@ -1,0 +1,269 @@
+//! Kernel, CPU, limits, control groups, mounts, modules, libraries.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::doctor::read::{Root, Seen};
+
+/// CAP_IPC_LOCK and CAP_SYS_ADMIN (include/uapi/linux/capability.h).
+const IPC_LOCK: u32 = 14;
+const SYS_ADMIN: u32 = 21;
+
+/// A limit: a number, or `None` for none.
+pub type Limit = Option<u64>;
+
+/// Control group of this process, of version 2.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// Its path; unreadable for version 1.
+    pub path: Seen<String>,
+    /// memory.max and memory.current.
+    pub memory: (Seen<Limit>, Seen<u64>),
+    /// pids.max and pids.current.
+    pub pids: (Seen<Limit>, Seen<u64>),
+    /// Lines of rdma.max, by device.
+    pub rdma: BTreeMap<String, String>,
+}
+
+/// The system.
+#[derive(Debug)]
+pub struct System {
+    /// Release of Linux.
+    pub release: Seen<String>,
+    /// Kernel's command line.
+    pub cmdline: Seen<String>,
+    /// Name of the CPU.
+    pub cpu: Seen<String>,
+    /// Whether the CPU says that there is a hypervisor.
+    pub is_virtual: bool,
+    /// Whether it is an Arm.
+    pub is_arm: bool,
+    /// Limit of locked memory, bytes.
+    pub locked: Seen<Limit>,
+    /// Effective capabilities.
+    pub capabilities: Seen<u64>,
+    /// Huge pages of the default size: total and free.
+    pub hugepages: Seen<(u64, u64)>,
+    /// Choice of /sys/kernel/mm/transparent_hugepage/enabled.
+    pub transparent: Seen<String>,
+    /// Size of /dev/shm, `None` for half of the memory.
+    pub shm: Seen<Limit>,
+    /// Control group.
+    pub cgroup: Cgroup,
+    /// What the container was made with, if it is one.
+    pub container: Option<String>,
+    /// Modules, built-in ones included as far as sysfs names them.
+    pub modules: BTreeSet<String>,
+    /// Distances of each NUMA node, in the order of the nodes (ACPI SLIT: 10 is local).
+    pub distances: BTreeMap<u32, Vec<u32>>,
+    /// Full names of libibverbs, libmlx5 and libcuda, where their folder was found.
+    pub libraries: Seen<BTreeMap<&'static str, String>>,
+}
+
+impl System {
+    /// Reads it.
+    pub fn read(root: &Root) -> Self {
+        let info = root.text("proc/cpuinfo");
+        let cpuinfo = info.known().map_or("", String::as_str);
+        let status = root.text("proc/self/status");
+        let capabilities = |text: &String| {
+            let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        };
+        let meminfo = root.text("proc/meminfo");
+        Self {
+            release: root.text("proc/sys/kernel/osrelease"),
+            cmdline: root.text("proc/cmdline"),
+            cpu: info.clone().parse("cpuinfo", |text| cpu(text)),
+            is_virtual: cpuinfo
+                .lines()
+                .any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
+            is_arm: cpuinfo.contains("CPU implementer"),
+            locked: root.text("proc/self/limits").parse("limits", |text| locked(text)),
+            capabilities: status.parse("status", capabilities),
+            hugepages: meminfo.parse("meminfo", |t| {
+                Some((field(t, "HugePages_Total")?, field(t, "HugePages_Free")?))
+            }),
+            transparent: root
+                .text("sys/kernel/mm/transparent_hugepage/enabled")
+                .parse("enabled", |t| Some(t.split_once('[')?.1.split_once(']')?.0.to_owned())),
+            shm: shm(root),
+            cgroup: cgroup(root),
+            container: container(root),
+            modules: modules(root),
+            distances: distances(root),
+            libraries: libraries(root),
+        }
+    }
+
+    /// Major and minor number of the kernel.
+    pub fn kernel(&self) -> Option<(u32, u32)> {
+        let mut parts = self.release.known()?.split(['.', '-']);
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+
+    /// Whether locked memory has no limit for this process.
+    pub fn may_lock(&self) -> bool {
+        self.has_capability(IPC_LOCK)
+    }
+
+    /// Whether the driver takes this process for an administrator.
+    pub fn is_admin(&self) -> bool {
+        self.has_capability(SYS_ADMIN)
+    }
+
+    fn has_capability(&self, bit: u32) -> bool {
+        self.capabilities.known().is_some_and(|set| set >> bit & 1 == 1)
+    }
+
+    /// Whether a word is on the kernel's command line.
+    pub fn booted_with(&self, word: &str) -> bool {
+        self.cmdline.known().is_some_and(|line| line.split_whitespace().any(|w| w == word))
+    }
+
+    /// Whether a module is loaded.
+    pub fn module(&self, name: &str) -> bool {
+        self.modules.contains(name)
+    }
+}
+
+/// A line `name: number kB` of meminfo.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// `model name` of x86; of an Arm the part number of its cores.
+fn cpu(text: &str) -> Option<String> {
+    let of = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    of("model name").or_else(|| {
+        let (implementer, part) = (of("CPU implementer")?, of("CPU part")?);
+        Some(match (implementer.as_str(), part.as_str()) {
+            ("0x41", "0xd4f") => "Arm Neoverse-V2".to_owned(),
+            ("0x41", "0xd0c") => "Arm Neoverse-N1".to_owned(),
+            _ => format!("Arm {implementer} {part}"),
+        })
+    })
+}
+
+fn locked(text: &str) -> Option<Limit> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    limit(line.split_whitespace().next()?)
+}
+
+fn limit(word: &str) -> Option<Limit> {
+    match word {
+        "unlimited" | "max" => Some(None),
+        number => number.parse().ok().map(Some),
+    }
+}
+
+/// Size of /dev/shm by its mount option; the last mount is on top.
+fn shm(root: &Root) -> Seen<Limit> {
+    let size = |text: &String| {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let mut mounts =
+            text.lines().map(words).filter(|w| w.get(1).is_some_and(|p| p == "/dev/shm"));
+        let Some(mount) = mounts.next_back() else { return Some(Some(0)) };
+        let option = mount.get(3)?.split(',').find_map(|o| o.strip_prefix("size="));
+        let Some(text) = option else { return Some(None) };
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "k" => 1 << 10,
+            "m" => 1 << 20,
+            "g" => 1 << 30,
+            _ => 1,
+        };
+        digits.parse::<u64>().ok()?.checked_mul(unit).map(Some)
+    };
+    let own = root.text("proc/self/mounts");
+    let mounts = if own == Seen::Absent { root.text("proc/mounts") } else { own };
+    mounts.parse("mounts", size)
+}
+
+fn cgroup(root: &Root) -> Cgroup {
+    let unified = |text: &String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+        Some(line.trim().trim_matches('/').to_owned())
+    };
+    let path = root.text("proc/self/cgroup").parse("version 1 of control groups", unified);
+    let dir = match path.known().map(String::as_str) {
+        // Names that lead out of their folder are nobody's groups.
+        Some(path) if !path.is_empty() && !path.contains("..") => format!("sys/fs/cgroup/{path}"),
+        _ => "sys/fs/cgroup".to_owned(),
+    };
+    let max = |name: &str| root.text(&format!("{dir}/{name}")).parse(name, |text| limit(text));
+    let rdma = root.text(&format!("{dir}/rdma.max"));
+    let lines = rdma.known().map_or("", String::as_str).lines();
+    Cgroup {
+        memory: (max("memory.max"), root.number(&format!("{dir}/memory.current"))),
+        pids: (max("pids.max"), root.number(&format!("{dir}/pids.current"))),
+        rdma: lines
+            .filter_map(|line| line.split_once(' '))
+            .map(|(device, limits)| (device.to_owned(), limits.to_owned()))
+            .collect(),
+        path,
+    }
+}
+
+fn container(root: &Root) -> Option<String> {
+    if root.has(".dockerenv") {
+        return Some("Docker".into());
+    }
+    if root.has("run/.containerenv") {
+        return Some("Podman".into());
+    }
+    let first = root.text("proc/1/cgroup");
+    let text = first.known()?;
+    let kinds =
+        [("kubepods", "Kubernetes"), ("docker", "Docker"), ("libpod", "Podman"), ("lxc", "LXC")];
+    kinds.iter().find(|(mark, _)| text.contains(mark)).map(|(_, name)| (*name).to_owned())
+}
+
+fn modules(root: &Root) -> BTreeSet<String> {
+    let loaded = root.text("proc/modules");
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let mut all: BTreeSet<String> =
+        loaded.known().map_or("", String::as_str).lines().filter_map(first).collect();
+    all.extend(root.list("sys/module"));
+    all
+}
+
+fn distances(root: &Root) -> BTreeMap<u32, Vec<u32>> {
+    let mut all = BTreeMap::new();
+    for name in root.list("sys/devices/system/node") {
+        let Some(node) = name.strip_prefix("node").and_then(|n| n.parse().ok()) else { continue };
+        let text = root.text(&format!("sys/devices/system/node/{name}/distance"));
+        let row = text.known().map_or("", String::as_str).split_whitespace();
+        all.insert(node, row.filter_map(|word| word.parse().ok()).collect());
+    }
+    all
+}
+
+/// Folders of libraries, the first with libibverbs or libcuda counts.
+const FOLDERS: [&str; 6] = [
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "lib/x86_64-linux-gnu",
+    "lib64",
+    "usr/lib",
+];
+
+fn libraries(root: &Root) -> Seen<BTreeMap<&'static str, String>> {
+    let mut found = BTreeMap::new();
+    let mut seen = false;
+    for folder in FOLDERS {
+        for name in ["libibverbs.so.1", "libmlx5.so.1", "libcuda.so.1"] {
+            let path = format!("{folder}/{name}");
+            if found.contains_key(name) || !root.has(&path) {
+                continue;
+            }
+            found.insert(name, root.link_name(&path).unwrap_or_else(|| name.to_owned()));
+        }
+        seen |= root.has(folder);
+    }
+    if seen { Seen::Known(found) } else { Seen::Absent }
+}

@@ -1,0 +1,167 @@
+//! `bellpush doctor`: what a machine can do for GPU-initiated networking, and why not.
+//!
+//! [`machine`] reads, [`checks`] is a table of functions from the machine to findings, [`report`]
+//! renders them. Nothing is changed, and nothing is run but with `--live`.
+
+mod checks;
+mod finding;
+mod live;
+mod machine;
+mod read;
+mod record;
+mod report;
+mod verdict;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use bellpush_cli::report::human::printable;
+
+use crate::cli::CliError;
+use crate::values;
+use checks::CHECKS;
+use finding::Finding;
+use machine::Machine;
+use read::Root;
+use report::Report;
+
+/// How long the machine may take to answer. A device whose firmware is gone can hold a read for
+/// minutes.
+const READING: Duration = Duration::from_secs(4);
+
+/// Arguments of `bellpush doctor`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Exit status: 0 nothing to mend, 1 warnings, 2 wrong input or a machine that \
+     does \
+                        not answer, 3 something is prevented. Measurements count as findings."
+)]
+pub struct DoctorArgs {
+    /// A recorded machine: a directory with sys/, proc/, dev/ and `env` of another machine
+    #[arg(long, value_name = "DIR", conflicts_with = "live")]
+    root: Option<PathBuf>,
+    /// Copy what the checks read to this new or empty directory, for --root elsewhere
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    /// Write JSON to this file, or to standard output with `-` (the default)
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Print a shell script of what would mend it, and run nothing
+    #[arg(long, conflicts_with = "json")]
+    fix: bool,
+    /// Measure as well: a put by every path, and the counters around it
+    #[arg(long)]
+    live: bool,
+    /// NIC of --live: `soft`, or an RDMA device such as mlx5_0
+    #[arg(long, value_name = "NIC", default_value = "soft", requires = "live")]
+    nic: String,
+}
+
+/// Runs the command.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let (status, text) = told(args)?;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(CliError::new(format!("cannot print: {e}"), "check where output goes"))
+        }
+        _ => Ok(ExitCode::from(status)),
+    }
+}
+
+/// The exit status, and what is printed.
+pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
+    let taken = values::check_places(&[("--json", &args.json)])?;
+    let (machine, root) = read(args.root.as_deref())?;
+    if let Some(dir) = &args.record {
+        let files = record::write(&root, &machine, dir)?;
+        return Ok((0, format!("{files} files in {}\n", printable(&dir.display().to_string()))));
+    }
+    let mut findings = examine(&machine);
+    let measured = match args.live {
+        true => Some(live::measure(&args.nic, || {
+            read(None).map_or_else(|_| Vec::new(), |(m, _)| live::counters(&m))
+        })?),
+        false => None,
+    };
+    findings.extend(measured.iter().flat_map(|m| m.findings(&args.nic)).map(in_one_line));
+    let name = match &args.root {
+        Some(root) => root.display().to_string(),
+        None => "this machine".to_owned(),
+    };
+    let report = Report { name, machine: &machine, findings: &findings, live: measured.as_ref() };
+    let text = if args.fix { report.script() } else { report.text() };
+    let status = verdict::status(&findings);
+    let Some(place) = &args.json else { return Ok((status, text)) };
+    let wrong = |e: serde_json::Error| CliError::new(e, "please report it");
+    let json = serde_json::to_string_pretty(&report.json()).map_err(wrong)? + "\n";
+    if taken {
+        return Ok((status, json));
+    }
+    values::put(place, &json, &mut std::io::sink())?;
+    Ok((status, text))
+}
+
+/// What all checks find.
+fn examine(machine: &Machine) -> Vec<Finding> {
+    CHECKS.iter().flat_map(|check| check.findings(machine)).map(in_one_line).collect()
+}
+
+/// Files may hold anything, and a finding is read in a terminal and in a script.
+fn in_one_line(mut f: Finding) -> Finding {
+    for text in [&mut f.subject, &mut f.found, &mut f.expected, &mut f.cost, &mut f.fix] {
+        *text = printable(text);
+    }
+    f.script.iter_mut().for_each(|line| *line = printable(line));
+    f
+}
+
+/// Reads a machine, in bounded time.
+fn read(recorded: Option<&Path>) -> Result<(Machine, Root), CliError> {
+    let dir = recorded.unwrap_or(Path::new("/"));
+    let reading = Arc::new(Mutex::new(dir.to_owned()));
+    let remedy = "name a directory with sys/ and proc/ of a machine";
+    let root = Root::new(dir, reading.clone()).map_err(|e| CliError::new(e, remedy))?;
+    if !root.has("sys") && !root.has("proc") {
+        let what = format!("{}: neither sys nor proc in it", dir.display());
+        return Err(CliError::new(what, remedy));
+    }
+    let live = recorded.is_none();
+    let (send, receive) = mpsc::channel();
+    // A read that does not return cannot be ended; the program ends without it.
+    thread::spawn(move || drop(send.send((Machine::read(&root, live), root))));
+    receive.recv_timeout(READING).map_err(|e| {
+        let at = reading.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
+        let what = match e {
+            RecvTimeoutError::Timeout => format!("{at} did not answer within {READING:?}"),
+            RecvTimeoutError::Disconnected => format!("reading {at} ended early"),
+        };
+        CliError::new(
+            what,
+            "look at dmesg for the device, or copy the rest to a directory for --root",
+        )
+    })
+}
+
+/// A row of the table in docs/doctor.md.
+#[allow(dead_code, reason = "the tests compare it with the page")]
+pub fn check_table() -> String {
+    let row = |c: &finding::Check| format!("| `{}` | {} | {} |\n", c.id, c.about, c.source);
+    let rows: String = CHECKS.iter().map(row).collect();
+    format!("| check | looks at | source |\n|---|---|---|\n{rows}")
+}
+
+/// Findings of a recorded machine, worst last: check, severity, subject and text.
+#[allow(dead_code, reason = "the tests look at each")]
+pub fn findings_of(root: &Path) -> Result<Vec<[String; 4]>, CliError> {
+    let (machine, _) = read(Some(root))?;
+    let all = examine(&machine).into_iter();
+    Ok(all
+        .map(|f| [f.check.to_owned(), f.severity.name().to_owned(), f.subject, f.found])
+        .collect())
+}

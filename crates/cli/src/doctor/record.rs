@@ -1,0 +1,153 @@
+//! Copies of a machine what the checks read of it, for `--root` elsewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::machine::Machine;
+use super::read::{Asked, Root, Seen};
+use crate::cli::CliError;
+
+/// Variables that are recorded: others are nobody's business.
+const VARIABLES: [&str; 4] = ["NCCL_", "UCX_", "NVSHMEM_", "CUDA_VISIBLE_DEVICES"];
+/// Files of a PCI function that the topology reads.
+const FUNCTION: [&str; 9] = [
+    "class",
+    "vendor",
+    "device",
+    "numa_node",
+    "max_link_speed",
+    "max_link_width",
+    "current_link_speed",
+    "current_link_width",
+    "config",
+];
+
+/// Writes what was asked of `root` below `dir`, which has to be new or empty.
+pub fn write(root: &Root, machine: &Machine, dir: &Path) -> Result<usize, CliError> {
+    let wrong = |e: io::Error| {
+        CliError::new(format!("--record {}: {e}", dir.display()), "name a new or empty directory")
+    };
+    fs::create_dir_all(dir).map_err(wrong)?;
+    if fs::read_dir(dir).map_err(wrong)?.next().is_some() {
+        return Err(wrong(io::Error::other("it is not empty")));
+    }
+    let mut copy = Copy { root, dir, files: 0 };
+    copy.all(machine).map_err(wrong)?;
+    Ok(copy.files)
+}
+
+struct Copy<'a> {
+    root: &'a Root,
+    dir: &'a Path,
+    files: usize,
+}
+
+impl Copy<'_> {
+    fn all(&mut self, machine: &Machine) -> io::Result<()> {
+        let asked = self.root.asked();
+        // Functions first: the links to their folders have to be there before what is below them.
+        self.functions()?;
+        for (name, how) in &asked {
+            match how {
+                Asked::Content => self.file(name)?,
+                Asked::Link => self.link(name)?,
+                Asked::Presence | Asked::Names => {}
+            }
+        }
+        for (name, how) in &asked {
+            match how {
+                Asked::Presence if self.root.has(name) => self.placeholder(name)?,
+                Asked::Names => {
+                    for child in self.root.list(name) {
+                        self.placeholder(&format!("{name}/{child}"))?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let is_ours = |name: &&String| VARIABLES.iter().any(|start| name.starts_with(start));
+        let ours = machine.env.iter().filter(|(name, _)| is_ours(name));
+        let lines: Vec<String> =
+            ours.map(|(name, value)| format!("{name}={}", value.replace('\n', " "))).collect();
+        self.put("env", (lines.join("\n") + "\n").as_bytes())
+    }
+
+    fn place(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.dir.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(self.dir))?;
+        Ok(path)
+    }
+
+    fn put(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.files += 1;
+        fs::write(self.place(name)?, content)
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<()> {
+        match self.root.bytes(name) {
+            Seen::Known(content) if !self.dir.join(name).is_dir() => self.put(name, &content),
+            _ => Ok(()),
+        }
+    }
+
+    /// A link whose last part alone matters.
+    fn link(&mut self, name: &str) -> io::Result<()> {
+        let Some(last) = self.root.link_name(name) else { return Ok(()) };
+        let path = self.place(name)?;
+        match path.symlink_metadata() {
+            Ok(_) => Ok(()),
+            Err(_) => symlink(Path::new("recorded").join(last), path),
+        }
+    }
+
+    fn placeholder(&mut self, name: &str) -> io::Result<()> {
+        let path = self.place(name)?;
+        if path.symlink_metadata().is_err() {
+            match self.root.is_dir(name) {
+                true => fs::create_dir(path)?,
+                false => fs::write(path, "")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn functions(&mut self) -> io::Result<()> {
+        let list = "sys/bus/pci/devices";
+        if self.root.has(list) {
+            fs::create_dir_all(self.dir.join(list))?;
+        }
+        for address in self.root.list(list) {
+            let Some(place) = self.root.below(&format!("{list}/{address}"), "sys") else {
+                continue;
+            };
+            let own = format!("sys/{place}");
+            fs::create_dir_all(self.dir.join(&own))?;
+            symlink(format!("../../../{place}"), self.dir.join(list).join(&address))?;
+            FUNCTION.iter().try_for_each(|name| self.file(&format!("{own}/{name}")))?;
+            for child in self.root.list(&format!("{own}/infiniband")) {
+                fs::create_dir_all(self.dir.join(format!("{own}/infiniband/{child}")))?;
+            }
+            self.link(&format!("{own}/physfn"))?;
+        }
+        self.packages()
+    }
+
+    /// CPU package of each NUMA node, by its first CPU.
+    fn packages(&mut self) -> io::Result<()> {
+        let nodes = "sys/devices/system/node";
+        let mut cpus = BTreeSet::new();
+        for node in self.root.list(nodes) {
+            let name = format!("{nodes}/{node}/cpulist");
+            self.file(&name)?;
+            let list = self.root.text(&name);
+            let first = list.known().and_then(|l| l.split(['-', ',']).next()?.parse::<u32>().ok());
+            cpus.extend(first);
+        }
+        cpus.into_iter().try_for_each(|cpu| {
+            self.file(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))
+        })
+    }
+}

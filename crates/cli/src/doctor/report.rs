@@ -1,0 +1,290 @@
+//! The report: as text, as JSON, as a shell script.
+
+use std::fmt::Write as _;
+
+use bellpush::pcie::topology::{Address, candidates};
+use serde_json::{Value, json};
+
+use super::finding::{Finding, Need, Severity};
+use super::live::Measured;
+use super::machine::Machine;
+use super::read::short;
+use super::verdict::{PathVerdict, paths, status};
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+/// Most GPUs or NICs of the table; the JSON has all.
+const MOST: usize = 16;
+
+/// Everything that is told of one machine.
+pub struct Report<'a> {
+    /// What the machine is called.
+    pub name: String,
+    /// It.
+    pub machine: &'a Machine,
+    /// What the checks found.
+    pub findings: &'a [Finding],
+    /// What was measured.
+    pub live: Option<&'a Measured>,
+}
+
+/// A GPU and a NIC.
+struct Pair {
+    gpu: Address,
+    nic: Address,
+    class: String,
+    distance: Option<u32>,
+    is_given: bool,
+}
+
+fn pairs(m: &Machine) -> Vec<Pair> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    let given = m.pairs();
+    let nodes: Vec<u32> = m.system.distances.keys().copied().collect();
+    let distance = |a: Address, b: Address| {
+        let place = nodes.iter().position(|&n| Some(n) == tree.numa(b))?;
+        m.system.distances.get(&tree.numa(a)?)?.get(place).copied()
+    };
+    let mut all = Vec::new();
+    for gpu in m.gpus() {
+        for nic in candidates(&tree) {
+            all.push(Pair {
+                gpu,
+                nic,
+                class: tree.class(gpu, nic).to_string(),
+                distance: distance(gpu, nic),
+                is_given: given.iter().any(|p| p.gpu == gpu && p.nic == Some(nic)),
+            });
+        }
+    }
+    all
+}
+
+fn wrapped(out: &mut String, label: &str, text: &str) {
+    if text.is_empty() {
+        return;
+    }
+    let mut line = format!("  {label:9}");
+    let mut is_empty = true;
+    for word in text.split(' ') {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(out, "{line}");
+            line = " ".repeat(11);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    let _ = writeln!(out, "{line}");
+}
+
+impl Report<'_> {
+    fn of(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |f| f.severity == severity)
+    }
+
+    /// Where kernels run.
+    fn kernels(&self) -> &'static str {
+        let prevented = self.findings.iter().any(|f| f.prevents.contains(&Need::Gpu));
+        if prevented { "CPU threads" } else { "the GPU" }
+    }
+
+    /// The report as text, the verdict first.
+    pub fn text(&self) -> String {
+        let m = self.machine;
+        let known = |text: Option<&String>| short(text.map_or("unknown", String::as_str));
+        let mut out = format!("bellpush doctor: {}\n", short(&self.name));
+        let (linux, cpu) = (known(m.system.release.known()), known(m.system.cpu.known()));
+        let cards = m.mlx5().count();
+        wrapped(
+            &mut out,
+            "machine",
+            &format!(
+                "Linux {linux}; {cpu}; {} NVIDIA GPUs; {cards} devices of mlx5",
+                m.gpus().len()
+            ),
+        );
+        self.verdict(&mut out);
+        self.placement(&mut out);
+        for (severity, head) in [(Severity::Prevents, "PREVENTS"), (Severity::Warning, "WARNING")] {
+            for f in self.of(severity) {
+                let subject =
+                    if f.subject.is_empty() { String::new() } else { format!("  {}", f.subject) };
+                let _ = writeln!(out, "\n{head} {}{subject}", f.check);
+                let parts = [
+                    ("found", &f.found),
+                    ("expected", &f.expected),
+                    ("costs", &f.cost),
+                    ("fix", &f.fix),
+                ];
+                for (label, text) in parts {
+                    wrapped(&mut out, label, text);
+                }
+                wrapped(&mut out, "source", f.source);
+            }
+        }
+        for (severity, head) in [
+            (Severity::Unseen, "Not to be seen here:"),
+            (Severity::Note, "Worth knowing:"),
+            (Severity::Fine, "As it should be:"),
+        ] {
+            self.short_list(severity, head, &mut out);
+        }
+        if let Some(live) = self.live {
+            out += &live.text();
+        }
+        out
+    }
+
+    fn verdict(&self, out: &mut String) {
+        let all = paths(self.findings);
+        let names = |all: &[&PathVerdict]| {
+            let names: Vec<String> = all.iter().map(|v| v.path.to_string()).collect();
+            names.join(" ")
+        };
+        let (can, cannot): (Vec<_>, Vec<_>) = all.iter().partition(|v| v.by.is_empty());
+        wrapped(out, "card can", &names(&can));
+        let mut told: Vec<&[&str]> = Vec::new();
+        for verdict in &cannot {
+            if told.contains(&verdict.by.as_slice()) {
+                continue;
+            }
+            told.push(&verdict.by);
+            let same: Vec<_> = cannot.iter().filter(|v| v.by == verdict.by).copied().collect();
+            wrapped(out, "cannot", &format!("{}: {}", names(&same), verdict.by.join(", ")));
+        }
+        wrapped(
+            out,
+            "soft NIC",
+            &format!("every path, push/inband as well, with kernels on {}", self.kernels()),
+        );
+        let count = |s| self.of(s).count();
+        let (p, w) = (count(Severity::Prevents), count(Severity::Warning));
+        let (u, fine) = (count(Severity::Unseen), count(Severity::Fine));
+        wrapped(
+            out,
+            "findings",
+            &format!("{p} prevent something, {w} warnings, {u} not to be seen, {fine} fine"),
+        );
+    }
+
+    fn placement(&self, out: &mut String) {
+        let m = self.machine;
+        let all = pairs(m);
+        if m.rdma.is_empty() || all.is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "\nClass and NUMA distance of every GPU and NIC; * the NIC that a GPU should take"
+        );
+        let mut nics: Vec<Address> = all.iter().map(|p| p.nic).collect();
+        nics.sort_unstable();
+        nics.dedup();
+        let shown = &nics[..nics.len().min(MOST)];
+        let _ = write!(out, "{:6}", "");
+        for &nic in shown {
+            let _ = write!(out, " {:>12}", short(&m.nic_name(nic)));
+        }
+        out.push('\n');
+        for (n, gpu) in m.gpus().into_iter().enumerate().take(MOST) {
+            let _ = write!(out, "{:6}", format!("GPU{n}"));
+            for pair in all.iter().filter(|p| p.gpu == gpu && shown.contains(&p.nic)) {
+                let distance = pair.distance.map_or_else(|| "?".into(), |d| d.to_string());
+                let star = if pair.is_given { "*" } else { " " };
+                let _ = write!(out, " {:>12}", format!("{star}{} {distance}", pair.class));
+            }
+            out.push('\n');
+        }
+        if nics.len() > MOST || m.gpus().len() > MOST {
+            let _ = writeln!(out, "  the rest: --json");
+        }
+    }
+
+    fn short_list(&self, severity: Severity, head: &str, out: &mut String) {
+        let mut is_first = true;
+        for f in self.of(severity) {
+            if is_first {
+                let _ = writeln!(out, "\n{head}");
+                is_first = false;
+            }
+            let mut text = f.check.to_owned();
+            for (mark, part) in [("  ", &f.subject), (": ", &f.found), ("; ", &f.cost)] {
+                if !part.is_empty() && (mark != "; " || severity == Severity::Note) {
+                    text += mark;
+                    text += part;
+                }
+            }
+            if severity == Severity::Unseen && !f.fix.is_empty() {
+                text += &format!(" ({})", f.fix);
+            }
+            wrapped(out, "", &text);
+        }
+    }
+
+    /// The report as JSON.
+    pub fn json(&self) -> Value {
+        let findings = self.findings.iter().map(|f| {
+            let prevents: Vec<&str> = f.prevents.iter().map(|n| need(*n)).collect();
+            json!({
+                "check": f.check, "severity": f.severity.name(), "subject": f.subject,
+                "found": f.found, "expected": f.expected, "cost": f.cost, "fix": f.fix,
+                "source": f.source, "script": f.script, "prevents": prevents,
+            })
+        });
+        let card = paths(self.findings).into_iter().map(|v| {
+            json!({ "path": v.path.to_string(), "possible": v.by.is_empty(), "prevented_by": v.by })
+        });
+        let m = self.machine;
+        let placement = pairs(m).into_iter().map(|p| {
+            json!({
+                "gpu": p.gpu.to_string(), "nic": p.nic.to_string(), "name": m.nic_name(p.nic),
+                "class": p.class, "numa_distance": p.distance, "assigned": p.is_given,
+            })
+        });
+        json!({
+            "meta": { "command": "doctor", "machine": self.name, "live": m.live },
+            "status": status(self.findings),
+            "paths_on_a_card": card.collect::<Vec<_>>(),
+            "kernels": if self.kernels() == "the GPU" { "gpu" } else { "cpu" },
+            "placement": if m.rdma.is_empty() { Vec::new() } else { placement.collect::<Vec<_>>() },
+            "findings": findings.collect::<Vec<_>>(),
+            "measured": self.live.map(Measured::json),
+        })
+    }
+
+    /// A shell script of what would mend it.
+    pub fn script(&self) -> String {
+        let mut out = format!(
+            "#!/bin/sh\n# What would mend what `bellpush doctor` found of {}. Nothing has been \
+             run: read it first.\n# Most lines need root; settings of PCI functions last until \
+             the next boot.\n",
+            short(&self.name)
+        );
+        let bad = self.findings.iter().filter(|f| f.severity >= Severity::Warning);
+        for f in bad {
+            let about =
+                if f.subject.is_empty() { String::new() } else { format!(" {}", f.subject) };
+            let _ = writeln!(out, "\n# {}{about}: {}", f.check, f.found);
+            if f.script.is_empty() {
+                let _ = writeln!(out, "# no command mends it: {}", f.fix);
+            }
+            f.script.iter().for_each(|line| {
+                let _ = writeln!(out, "{line}");
+            });
+        }
+        out
+    }
+}
+
+fn need(need: Need) -> &'static str {
+    match need {
+        Need::Gpu => "gpu",
+        Need::Nic => "nic",
+        Need::GpuMemory => "gpu-memory",
+        Need::NicPages => "nic-pages",
+    }
+}

@@ -1,0 +1,350 @@
+//! `bellpush doctor`, on recorded machines of tests/fixtures/doctor and on this one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+
+use crate::doctor::{DoctorArgs, check_table, findings_of, told};
+use crate::recorded::{names, recorded};
+
+#[derive(Parser)]
+struct Doctor {
+    #[command(flatten)]
+    args: DoctorArgs,
+}
+
+fn doctor(args: &[&str]) -> Result<(u8, String), String> {
+    let parsed = Doctor::try_parse_from([&["doctor"], args].concat()).map_err(|e| e.to_string())?;
+    told(&parsed.args).map_err(|e| e.to_string())
+}
+
+fn on(root: &Path, args: &[&str]) -> (u8, String) {
+    doctor(&[&["--root", root.to_str().unwrap()], args].concat()).unwrap()
+}
+
+/// A folder for a tree of some hundred small files, in memory where there is room for them.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A recorded machine with some statements more.
+fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
+    let mut machine = recorded(name);
+    more.iter().for_each(|line| machine.statement(line));
+    let dir = folder();
+    machine.write(dir.path());
+    dir
+}
+
+/// What is wrong with a machine by the checks: warnings and worse.
+fn wrong(root: &Path) -> Vec<[String; 4]> {
+    let is_wrong = |f: &[String; 4]| matches!(f[1].as_str(), "warning" | "prevents");
+    findings_of(root).unwrap().into_iter().filter(is_wrong).collect()
+}
+
+/// Every fault of every machine is named, and nothing else is.
+#[test]
+fn each_fault_is_named_and_no_other() {
+    let all = names();
+    assert!(all.len() >= 24, "{}", all.len());
+    let mut failed = Vec::new();
+    for name in all {
+        let machine = recorded(&name);
+        let dir = folder();
+        machine.write(dir.path());
+        let found = wrong(dir.path());
+        let said: BTreeSet<(&str, &str)> =
+            found.iter().map(|f| (f[0].as_str(), f[1].as_str())).collect();
+        let expected: BTreeSet<(&str, &str)> =
+            machine.expected.iter().map(|e| (e.0.as_str(), e.1.as_str())).collect();
+        if said != expected {
+            failed.push(format!("{name}: expected {expected:?}, found {found:#?}"));
+        }
+        for (check, severity, part) in &machine.expected {
+            let is_it =
+                |f: &&[String; 4]| f[0] == *check && f[1] == *severity && f[3].contains(part);
+            if found.iter().find(is_it).is_none() && said == expected {
+                failed.push(format!("{name}: {check} does not say {part:?}: {found:#?}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+fn json(root: &Path) -> serde_json::Value {
+    serde_json::from_str(&on(root, &["--json"]).1).unwrap()
+}
+
+#[test]
+fn the_status_is_that_of_the_worst_finding() {
+    for (name, status) in [("ib-switches", 0), ("acs-on", 1), ("no-peer-mapping", 3)] {
+        let dir = machine(name, &[]);
+        for args in [&[][..], &["--json"], &["--fix"]] {
+            assert_eq!(on(dir.path(), args).0, status, "{name} {args:?}");
+        }
+        assert_eq!(json(dir.path())["status"], status);
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let file = empty.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (root, why) in [
+        (empty.path().join("nothing"), "No such file"),
+        (file, "not a directory"),
+        (empty.path().to_owned(), "neither sys nor proc"),
+    ] {
+        let error = doctor(&["--root", root.to_str().unwrap()]).unwrap_err();
+        assert!(error.contains(why) && !error.contains('\n'), "{error}");
+    }
+    assert!(doctor(&["--root", "/", "--live"]).unwrap_err().contains("cannot be used with"));
+    assert!(doctor(&["--nic", "mlx5_0"]).unwrap_err().contains("--live"));
+}
+
+#[test]
+fn paths_hang_on_what_they_need() {
+    let possible = |name: &str| {
+        let json = json(machine(name, &[]).path());
+        let all = json["paths_on_a_card"].as_array().unwrap().clone();
+        let can = all.into_iter().filter(|p| p["possible"] == true);
+        can.map(|p| p["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(possible("ib-switches").split(' ').count(), 12);
+    assert!(!possible("ib-switches").contains("inband"), "no card has it");
+    assert_eq!(possible("no-peer-mapping"), "pull/cpu staged/cpu tcp");
+    let push = "push/blueflame push/kernel push/stream push/cpu";
+    let staged = "staged/kernel staged/stream staged/cpu tcp";
+    assert_eq!(possible("no-peermem"), format!("{push} {staged}"));
+    assert_eq!(possible("port-down"), "tcp");
+    let text = on(machine("no-peer-mapping", &[]).path(), &[]).1;
+    assert!(
+        text.contains("card can pull/cpu staged/cpu tcp") && text.contains(": peer-mapping"),
+        "{text}"
+    );
+}
+
+/// A finding says what was found, what was expected, what it costs and how to mend it, and has a source.
+#[test]
+fn a_finding_is_whole() {
+    for name in names() {
+        for f in json(machine(&name, &[]).path())["findings"].as_array().unwrap() {
+            let said = |key: &str| !f[key].as_str().unwrap().is_empty();
+            assert!(said("found") && said("source") && said("check"), "{name}: {f}");
+            if matches!(f["severity"].as_str().unwrap(), "warning" | "prevents") {
+                assert!(said("expected") && said("cost") && said("fix"), "{name}: {f}");
+            }
+            let prevents = !f["prevents"].as_array().unwrap().is_empty();
+            assert_eq!(prevents, f["severity"] == "prevents", "{name}: {f}");
+        }
+    }
+}
+
+/// What a reader without privilege cannot see is neither right nor wrong.
+#[test]
+fn what_is_hidden_is_said() {
+    let all = findings_of(machine("ib-switches-user", &[]).path()).unwrap();
+    for check in ["acs", "pcie-mps", "pcie-mrrs", "pcie-relaxed"] {
+        let own: Vec<_> = all.iter().filter(|f| f[0] == check).collect();
+        assert_eq!(own.len(), 1, "{own:?}");
+        assert!(own[0][1] == "unseen" && own[0][3].contains("first 64 bytes is hidden"), "{own:?}");
+    }
+    let upstream = findings_of(machine("roce-upstream", &[]).path()).unwrap();
+    assert!(upstream.iter().any(|f| f[0] == "roce-flow" && f[1] == "unseen"), "{upstream:?}");
+}
+
+#[test]
+fn every_pair_has_its_class_and_distance() {
+    let dir = machine("ib-switches", &[]);
+    let text = on(dir.path(), &[]).1;
+    let lines: Vec<_> = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>()).collect();
+    assert!(lines.contains(&vec!["GPU0", "*PIX", "10", "SYS", "21"]), "{text}");
+    assert!(lines.contains(&vec!["GPU1", "SYS", "21", "*PIX", "10"]), "{text}");
+    let placement = &json(dir.path())["placement"];
+    assert_eq!(placement.as_array().unwrap().len(), 4);
+    assert_eq!(
+        (&placement[0]["name"], &placement[0]["assigned"]),
+        (&"mlx5_0".into(), &true.into())
+    );
+}
+
+/// A recording has what the checks read: they find the same.
+#[test]
+fn a_recording_is_the_machine() {
+    for name in names() {
+        let (dir, to) = (machine(&name, &[]), folder());
+        let copy = to.path().join("copy");
+        assert_eq!(on(dir.path(), &["--record", copy.to_str().unwrap()]).0, 0);
+        let told = |root: &Path| on(root, &[]).1.split_once('\n').unwrap().1.to_owned();
+        assert_eq!(told(dir.path()), told(&copy), "{name}");
+    }
+    let dir = machine("ib-switches", &["env NCCL_DEBUG=INFO", "env SECRET=x"]);
+    let (path, to) = (dir.path().to_str().unwrap(), folder());
+    let into = to.path().to_str().unwrap();
+    assert_eq!(on(dir.path(), &["--record", into]).0, 0);
+    assert_eq!(fs::read_to_string(to.path().join("env")).unwrap(), "NCCL_DEBUG=INFO\n");
+    let again = doctor(&["--root", path, "--record", into]).unwrap_err();
+    assert!(again.contains("it is not empty"), "{again}");
+}
+
+/// Whoever made the tree may have given anything any name.
+#[test]
+fn a_script_runs_no_name() {
+    let name = "eth0;touch${IFS}pwned;$(touch${IFS}pwned)'";
+    let dir = machine(
+        "roce-genoa",
+        &[&format!("port mlx5_0:1 netdev={name}"), &format!("net {name} mtu=1500")],
+    );
+    let script = on(dir.path(), &["--fix"]).1;
+    let line = script.lines().find(|l| l.starts_with("ip link set")).expect("MTU of 1500");
+    let place = tempfile::tempdir().unwrap();
+    let run = std::process::Command::new("sh")
+        .args(["-c", &format!("ip() {{ printf '%s\\n' \"$3\"; }}; {line}")])
+        .current_dir(place.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout).trim_end(), name, "{run:?}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "{line}");
+}
+
+/// Comments and reports are one line, whatever they quote.
+#[test]
+fn others_text_ends_no_line() {
+    let evil = "x|touch~pwned|\u{1b}[2J";
+    let dir = machine(
+        "ib-switches",
+        &[
+            &format!("rdma mlx5_0 fw={evil}"),
+            &format!("port mlx5_1:1 state={evil}"),
+            &format!("file proc/cpuinfo = model~name~:~{evil}"),
+            "env NCCL_IB_HCA=mlx5_9\u{1b}[2J\u{7}",
+            "pci 0000:9b:00.0 driver=vfio\u{1b}[2J",
+        ],
+    );
+    let clean = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
+    let (_, text) = on(dir.path(), &[]);
+    let (_, script) = on(dir.path(), &["--fix"]);
+    assert!(clean(&text) && clean(&script), "{text:?}");
+    assert!(script.lines().all(|line| !line.starts_with("touch")), "{script}");
+    assert!(findings_of(dir.path()).unwrap().iter().flatten().all(|text| !text.contains('\n')));
+}
+
+/// A copy's links may lead to the running machine, to what never ends and to what never comes.
+#[test]
+fn a_copy_leads_nowhere_else() {
+    let dir = machine(
+        "ib-switches",
+        &[
+            "drop proc/meminfo",
+            "drop proc/cpuinfo",
+            "drop proc/modules",
+            "drop sys/bus/pci/devices/0000:18:00.0",
+            "drop sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0/0000:99:00.0/0000:9a:00.0/class",
+        ],
+    );
+    let at = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink("/proc/meminfo", at("proc/meminfo")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", at("proc/cpuinfo")).unwrap();
+    let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    pipe(&at("proc/modules"));
+    pipe(&at("sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0/0000:99:00.0/0000:9a:00.0/class"));
+    let outside = machine("ib-switches", &[]);
+    let other = outside.path().join("sys/bus/pci/devices/0000:18:00.0");
+    std::os::unix::fs::symlink(
+        fs::canonicalize(other).unwrap(),
+        at("sys/bus/pci/devices/0000:18:00.0"),
+    )
+    .unwrap();
+    let began = std::time::Instant::now();
+    let (_, text) = on(dir.path(), &["--json"]);
+    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let checks: Vec<_> =
+        json["findings"].as_array().unwrap().iter().map(|f| f["check"].as_str().unwrap()).collect();
+    assert!(!checks.contains(&"hugepages"), "meminfo is the running machine's");
+    let nics: BTreeSet<_> =
+        json["placement"].as_array().unwrap().iter().map(|p| p["nic"].as_str().unwrap()).collect();
+    assert!(!nics.contains("0000:18:00.0"), "{nics:?}: a function of another tree");
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(40))]
+    /// No content of any file makes a check panic, or a line of two.
+    #[test]
+    fn any_content_is_read(
+        picks in proptest::collection::vec((proptest::prelude::any::<usize>(), "[ -~\\n\u{1b}0-9,:x=]{0,60}"), 1..30),
+        name in 0usize..3,
+    ) {
+        let dir = machine(["ib-switches", "roce-genoa", "ib-container"][name], &["env UCX_TLS=rc"]);
+        let mut files = Vec::new();
+        let mut open = vec![dir.path().to_owned()];
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_symlink() {
+                    continue;
+                }
+                if path.is_dir() { open.push(path) } else { files.push(path) }
+            }
+        }
+        files.sort();
+        for (pick, content) in picks {
+            fs::write(&files[pick % files.len()], content).unwrap();
+        }
+        let (status, text) = on(dir.path(), &[]);
+        proptest::prop_assert!([0, 1, 3].contains(&status));
+        proptest::prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", text);
+    }
+}
+
+/// The page has the tables as they are; `BELLPUSH_WRITE=1 cargo test …` writes them.
+#[test]
+fn the_page_has_the_checks_and_the_machines() {
+    let mut table = String::from("| machine | what | source | found |\n|---|---|---|---|\n");
+    for name in names() {
+        let m = recorded(&name);
+        let found: BTreeSet<String> =
+            m.expected.iter().map(|(c, s, _)| format!("`{c}` {s}")).collect();
+        let found: Vec<String> = found.into_iter().collect();
+        let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") };
+        assert!(
+            m.source.starts_with("made") || m.source.contains("restated of"),
+            "{name}: {}",
+            m.source
+        );
+        table += &format!("| {name} | {} | {} | {found} |\n", m.what, m.source);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
+    let mut page = fs::read_to_string(&path).unwrap();
+    for (mark, table) in [("checks", check_table()), ("machines", table)] {
+        let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
+        let from = page.find(&begin).expect("the mark is there") + begin.len();
+        let to = page.find(&end).expect("the mark is there");
+        page.replace_range(from..to, &format!("\n{table}\n"));
+    }
+    if std::env::var_os("BELLPUSH_WRITE").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    assert!(
+        page == fs::read_to_string(&path).unwrap(),
+        "docs/doctor.md is not current: BELLPUSH_WRITE=1"
+    );
+}
+
+/// This machine, whatever it has, and a put by every path.
+#[test]
+fn the_running_machine_is_read_and_measured() {
+    let began = std::time::Instant::now();
+    let (status, text) = doctor(&[]).unwrap();
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    assert!(
+        [0, 1, 3].contains(&status) && text.starts_with("bellpush doctor: this machine"),
+        "{text}"
+    );
+    let text = doctor(&["--live", "--json", "-"]).unwrap().1;
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let puts = json["measured"]["puts"].as_array().unwrap();
+    assert_eq!(puts.len(), bellpush::transport::Path::ALL.len());
+    for put in puts {
+        assert!(put["median_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{put}");
+    }
+}
