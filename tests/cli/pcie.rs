@@ -126,11 +126,16 @@ fn one_result_fits_on_standard_output() {
 #[test]
 fn topo_draws_classes_and_recommends() {
     let text = topo(&["two-root-complexes"]).unwrap();
-    // A ConnectX-7: what no card does is shown and not recommended, and the layout is named.
+    // A ConnectX-7: nothing of the software NIC's, and its own fences and queues.
     assert!(text.contains("NODE") && text.contains("use pull"), "{text}");
-    assert!(text.contains("  push/inband ") && !text.contains("use push/inband"), "{text}");
-    assert!(!text.contains("use push/blueflame"), "{text}");
-    for said in ["no card does", "doorbell record in GPU memory", "keep them in host memory"] {
+    assert!(!text.contains("inband") && !text.contains("software NIC"), "{text}");
+    for said in [
+        "--nic cx7 (the NIC's name is a ConnectX's)",
+        "CQE in host memory",
+        "a fence of system scope",
+        "220 B inline",
+        "rc0, rc1: unknown, taken as allowed; where they are refused",
+    ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     let json: serde_json::Value =
@@ -138,13 +143,57 @@ fn topo_draws_classes_and_recommends() {
     let row = &json["results"][0];
     assert_eq!(row["class"], "PHB");
     // No peer reads on a client CPU: no pull there.
-    assert!(row["advice"][0]["completed_ns"]["pull"].is_null());
+    let figures = row["advice"][0]["figures"].as_object().unwrap();
+    assert!(figures.contains_key("staged") && !figures.contains_key("pull"));
+    assert!(json["meta"]["advice"]["why"].as_str().unwrap().starts_with("the default"));
     assert!(topo(&["dgx-h100", "--no-predict", "--svg", "-"]).unwrap().contains("</svg>"));
     assert!(topo(&["no-such-file"]).unwrap_err().contains("same-switch"));
     for given in ["0", "-5", "inf", "NaN"] {
         let error = topo(&["machine", "--socket-gb-per-s", given]).unwrap_err();
         assert!(error.contains("must be more than 0"), "{error}");
     }
+}
+
+/// Every time and rate has its interval and a letter, a near thing is called a tie, and what is
+/// given is not moved.
+#[test]
+fn topo_ranks_with_intervals_and_ties() {
+    let text = topo(&["same-switch", "--nic", "software"]).unwrap();
+    assert!(text.contains("--nic software (as the command says)"), "{text}");
+    assert!(text.contains("use push/inband") || text.contains("tie push/inband"), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|l| l.contains(" nic0  PIX ")).collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    for row in rows {
+        let paths = row.matches("push/").count() + row.matches("  pull ").count();
+        assert!(paths >= 3 && row.matches("a [").count() >= paths - 1, "{row}");
+    }
+    assert!(text.contains("tie with ") && text.contains(" %"), "{text}");
+    assert!(text.contains("assumed: ") && text.contains("wire_ns 600"), "{text}");
+    assert!(text.contains("fitted: ") && !text.contains("nvlink_ns"), "{text}");
+    let given = topo(&["same-switch", "--set", "wire_ns=700"]).unwrap();
+    assert!(!given.contains("wire_ns 7") && given.contains("nic_port_ns 100"), "{given}");
+    for (args, reason) in [
+        (["--nic", "cx9"], "--nic \"cx9\" is no NIC that is modelled; there are cx7, software"),
+        (["--set", "wire=1"], "no such parameter; there are link_ns"),
+    ] {
+        let error = topo(&[&["same-switch"], &args[..]].concat()).unwrap_err();
+        assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
+    }
+}
+
+/// A file that leaves MPS and MRRS out has them assumed: they are marked, and moved.
+#[test]
+fn what_a_file_leaves_out_is_marked_and_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.toml");
+    let text = "[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\n[[gpu]]\nid='gpu0'\n\
+                parent='rc0'\ngen=4\nlanes=16\nmps=256\nmrrs=512\n[[nic]]\nid='nic0'\nparent='rc0'\n";
+    std::fs::write(&file, text).unwrap();
+    let told = topo(&[file.to_str().unwrap()]).unwrap();
+    assert!(told.contains("GPU gpu0  Gen4 x16 MPS 256 MRRS 512\n"), "{told}");
+    let marked = "NIC nic0  Gen5 x16 (assumed) MPS 256 (assumed) MRRS 512 (assumed)";
+    assert!(told.contains(marked) && told.contains("without a mark were read"), "{told}");
+    assert!(told.contains("MPS, MRRS."), "{told}");
 }
 
 /// A capture of a real machine.
@@ -162,7 +211,8 @@ fn topo_reads_captures_of_other_machines() {
         assert!(text.contains(said), "{said}: {text}");
     }
     // Every link is known: two ports of a card have the same.
-    assert_eq!(text.matches("use pull").count(), 12, "{text}");
+    assert_eq!(text.matches("  pull ").count(), 16, "{text}");
+    assert!(text.contains("MPS 256 MRRS 512") && text.contains("22 GB/s each way (assumed)"));
     // The tree alone knows no link, and nothing is predicted from none.
     let text = topo(&["--from", &tree]).unwrap();
     assert!(text.contains("4 pairs without prediction") && !text.contains("use "), "{text}");

@@ -1,7 +1,8 @@
 //! Builds the simulated fabric of a topology: two hosts, joined by a wire.
 
 use super::{
-    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, Params, ServerId, Sim,
+    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, Load, Params, Program,
+    ServerId, Sim, Step,
 };
 use crate::tlp::{Addressing, Overhead};
 use crate::topology::{Kind, NodeId, PcieLink, Topology};
@@ -322,6 +323,18 @@ impl TestBed {
         let peer_read_bytes = peer_limits(&spec).read_bytes.min(mrrs_bytes);
         let peer_reads = sim.readable(near.nic, near.hbm);
         Self { sim, near, far, mrrs_bytes, peer_read_bytes, peer_reads, nodes: nodes.at }
+    }
+}
+
+impl TestBed {
+    /// Time in which an SM loads a word of host memory beside the NIC, ns.
+    pub(super) fn host_word_ns(&mut self) -> f64 {
+        let mut p = Program::new(8);
+        let (by, at) = (self.near.sm, self.near.memory);
+        p.task(Step::Read { by, at, bytes: 8, addr: 0, request_bytes: 32 }, &[]);
+        let run = self.sim.run(vec![Load { program: p, window: 1, count: 1 }]);
+        // Host memory is no peer: nothing refuses it, and one read alone ends.
+        run.map_or(0.0, |r| r[0].median_ns())
     }
 }
 

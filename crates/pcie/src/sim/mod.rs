@@ -14,11 +14,14 @@ mod fabric;
 mod flows;
 mod h200;
 mod hosts;
+mod imprint;
+mod nic;
 mod ops;
 mod params;
 mod peers;
 mod probe;
 mod program;
+mod rank;
 mod run;
 mod study;
 
@@ -42,11 +45,13 @@ pub use hosts::{
     HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HostCheck, HostRow, Metric, NfpDevice, NfpHost,
     simulate_host_row, simulate_nfp,
 };
-pub use ops::{LAYOUT, NO_CARD, PathModel, Prediction, predict};
+pub use nic::{NicModel, NoNic};
+pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
 pub use params::{ParamError, Params};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
+pub use rank::{EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank};
 pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
     window_needed_bytes,

@@ -6,14 +6,22 @@ use super::error::one_line;
 use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
+use crate::Origin;
+
+/// What stands behind a number that was not read.
+fn marked(origin: Origin) -> String {
+    if origin == Origin::Read { String::new() } else { format!(" ({origin})") }
+}
 
 fn label(node: &Node) -> String {
     let mut text = format!("{} {}", node.kind, one_line(&node.id));
     if let Some(link) = node.link {
         let (generation, lanes) = (link.speed.generation().number(), link.speed.lanes());
-        let _ = write!(text, "  Gen{generation} x{lanes} MPS {}", link.mps.bytes());
+        let (from, mark) = (node.link_origin, marked);
+        let _ = write!(text, "  Gen{generation} x{lanes}{}", mark(from.speed));
+        let _ = write!(text, " MPS {}{}", link.mps.bytes(), mark(from.mps));
         if node.kind != Kind::Switch {
-            let _ = write!(text, " MRRS {}", link.mrrs.bytes());
+            let _ = write!(text, " MRRS {}{}", link.mrrs.bytes(), mark(from.mrrs));
         }
     }
     if !node.model.is_empty() {
@@ -48,6 +56,16 @@ fn label(node: &Node) -> String {
     if let Some(bytes) = node.p2p.tlp_bytes {
         let _ = write!(text, "  peer TLPs {bytes} B");
     }
+    for (what, limit) in [
+        ("peer reads", node.p2p.read_gb_per_s),
+        ("peer writes", node.p2p.write_gb_per_s),
+        ("peers", node.p2p.cap_gb_per_s),
+        ("mesh", node.mesh_gb_per_s),
+    ] {
+        if let Some(gb_per_s) = limit {
+            let _ = write!(text, "  {what} {gb_per_s} GB/s");
+        }
+    }
     text
 }
 
@@ -59,9 +77,20 @@ pub fn to_tree(topology: &Topology) -> String {
     }
     for link in topology.interconnects() {
         let (a, b) = (&topology.node(link.a).id, &topology.node(link.b).id);
-        let _ = writeln!(out, "{a} <-> {b}  {} GB/s each way", link.gb_per_s);
+        let (rate, mark) = (link.gb_per_s, marked(link.origin));
+        let _ = writeln!(out, "{a} <-> {b}  {rate} GB/s each way{mark}");
+    }
+    if has_marks(topology) {
+        out.push_str("Numbers without a mark were read.\n");
     }
     out
+}
+
+fn has_marks(topology: &Topology) -> bool {
+    let links = topology.nodes().filter(|(_, n)| n.link.is_some()).map(|(_, n)| n.link_origin);
+    let mut origins = links.flat_map(|l| [l.speed, l.mps, l.mrrs]);
+    origins.any(|o| o != Origin::Read)
+        || topology.interconnects().iter().any(|l| l.origin != Origin::Read)
 }
 
 /// The tree, then the distances of all pairs of a GPU and a NIC.

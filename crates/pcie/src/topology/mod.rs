@@ -21,6 +21,7 @@ mod lspci;
 mod model;
 mod nvidia_smi;
 mod p2p;
+mod part;
 mod profiles;
 mod route;
 mod survey;
@@ -37,9 +38,12 @@ pub use error::TopologyError;
 pub use file::from_toml;
 pub use load::{LinkLoad, LoadError, Workload, loads};
 pub use lspci::from_lspci;
-pub use model::{Builder, Distance, Interconnect, Kind, Node, NodeId, PcieLink, RawLink, Topology};
+pub use model::{
+    Builder, Distance, Interconnect, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology,
+};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
 pub use p2p::{Chip, Collapse, Iommu, P2p, PostedCollapse, Slot};
+pub use part::Guess;
 pub use profiles::{PROFILES, RootProfile};
 pub use route::{Redirect, Route};
 pub use survey::{matrix_text, survey_text};
