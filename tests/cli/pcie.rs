@@ -409,6 +409,36 @@ fn sim_flows_share_links_and_warn_of_collapses() {
 }
 
 #[test]
+fn sim_what_if_is_a_table_a_plot_and_json() {
+    let base = ["--topology", "same-switch", "--path", "pull", "--sizes", "64KiB"];
+    let run = |args: &[&str]| sim(&[&base[..], args].concat());
+    let table = run(&["--what", "tags=8|64,acs=on|off"]).unwrap();
+    let rows: Vec<&str> = table.lines().filter(|l| l.contains(" pull ")).collect();
+    assert_eq!(rows.len(), 5, "{table}");
+    assert!(rows[0].contains("PIX") && rows[0].contains(" 1.00 "), "{table}");
+    assert!(rows[1].trim_start().starts_with("8       on") && rows[1].contains("PHB"), "{table}");
+    let json = run(&["--what", "tags=8|64,acs=on|off", "--json", "-"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["meta"]["command"], "sim --what");
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[1]["settings"]["acs"]), (5, &serde_json::json!("on")));
+    assert!(rows[2]["rate_ratio"].as_f64().unwrap() < 0.5, "8 reads: {rows:?}");
+    let svg = run(&["--what", "tags=8..64,acs=on|off", "--svg", "-"]).unwrap();
+    assert!(svg.contains("</svg>") && svg.contains("pull, acs=off"), "{svg}");
+    for (args, reason) in [
+        (&["--what", "speed=1"][..], "--what \"speed\": no such number; there are mrrs, mps"),
+        (&["--what", "mrrs=300"], "--what mrrs=300: no topology has it"),
+        (&["--what", "tags=1..512,mrrs=128..4096,acs=on|off"], "120 combinations: at most 64"),
+        (&["--what", "acs=on|off", "--svg", "-"], "no number of several values"),
+        (&["--what", "tags=8|9", "--svg", "-", "--json", "-"], "one result fits"),
+        (&["--svg", "-"], "--what"),
+    ] {
+        let error = run(args).unwrap_err();
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn sim_losses_say_why() {
     let swept = sim(&["--topology", "two-root-complexes", "--sizes", "64"]).unwrap();
     assert!(

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::flows;
 use crate::sim_report::{Swept, render};
 use crate::values::{self, to_csv};
+use crate::what::Answer;
 
 /// Arguments of `bellpush sim`.
 #[derive(Debug, Clone, clap::Args)]
@@ -57,6 +58,13 @@ pub struct SimArgs {
     /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
     flows: Vec<String>,
+    /// Simulate every combination of values beside the topology as it is, such as
+    /// mrrs=512..4096,acs=on|off,tags=64|512: `..` doubles; an unknown name lists them
+    #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows", "report"])]
+    what: Option<String>,
+    /// Draw the rates of --what to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE", requires = "what")]
+    svg: Option<PathBuf>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     scale: Vec<u32>,
@@ -131,7 +139,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         ("--csv", &args.csv),
         ("--json", &args.json),
         ("--report", &args.report),
+        ("--svg", &args.svg),
     ])?;
+    if args.svg.is_some() && args.topology.len() != 1 {
+        return Err("--svg: one --topology at a time".into());
+    }
     if args.derivatives {
         let rows = derivatives(&params, &H200_CURVES)?;
         let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
@@ -214,6 +226,15 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
             }
         } else if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20) {
             return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
+        } else if let Some(text) = &args.what {
+            let answer = Answer::new(spec, text, (&paths, &sizes, args.in_flight))?;
+            results.extend(answer.json());
+            if let Some(path) = &args.svg {
+                values::put(path, &(answer.svg(args.in_flight)? + "\n"), out)?;
+            }
+            if args.json.is_none() && args.csv.is_none() && !taken {
+                write!(out, "{}{NO_CARD}.\n{LAYOUT}.\n\n", answer.text())?;
+            }
         } else {
             let rows = sweep(spec, &paths, &sizes, args.in_flight);
             results.extend(rows.iter().map(flat));
@@ -235,6 +256,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let command = match () {
         () if !args.scale.is_empty() => "sim --scale",
         () if !args.flows.is_empty() => "sim --flows",
+        () if args.what.is_some() => "sim --what",
         () if args.losses => "sim --losses",
         () if args.sensitivity => "sim --sensitivity",
         _ => "sim",

@@ -24,6 +24,7 @@ mod program;
 mod rank;
 mod run;
 mod study;
+mod what;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -56,6 +57,8 @@ pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
     window_needed_bytes,
 };
+
+pub use what::{Axis, MOST_COMBINATIONS, Question, WhatError};
 
 use calendar::Calendar;
 use fabric::Fabric;

@@ -180,7 +180,7 @@ fn run(operation: Operation, goal: Goal) -> Option<f64> {
 }
 
 /// Does the jobs on this machine's cores; results are in the order of the jobs.
-fn in_parallel<T: Send>(jobs: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(super) fn in_parallel<T: Send>(jobs: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let next = AtomicUsize::new(0);
     let work = || {

@@ -16,6 +16,7 @@ mod error;
 #[cfg(feature = "toml")]
 mod file;
 mod identity;
+mod knob;
 mod load;
 mod lspci;
 mod model;
@@ -36,6 +37,7 @@ pub use draw::{to_svg, to_svg_loaded, to_text, to_tree};
 pub use error::TopologyError;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
+pub use knob::Knob;
 pub use load::{LinkLoad, LoadError, Workload, loads};
 pub use lspci::from_lspci;
 pub use model::{
