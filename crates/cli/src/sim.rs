@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
-    LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel, Standing, SweepRow,
-    TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve, simulate_hop,
-    simulate_host_row, simulate_peer_row, sweep, window_needed_bytes,
+    IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel,
+    Standing, SweepRow, TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve,
+    simulate_hop, simulate_host_row, simulate_iommu_row, simulate_peer_row, sweep,
+    window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
 use serde_json::{Value, json};
@@ -379,6 +380,16 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             let note = check.residual(metric, bytes).unwrap_or_default();
             let name = format!("{}, {bytes} B", unit_of(metric));
             rows.push(compared(check.host.name, name, measured, model, false, note));
+        }
+    }
+    for (host, of_host) in IOMMU_ROWS {
+        for &(metric, bytes, measured) in of_host {
+            for (window, measured) in IOMMU_WINDOWS_KIB.into_iter().zip(measured) {
+                let model = simulate_iommu_row(params, &host, (metric, bytes), window)?;
+                let name = format!("{}, {bytes} B, window of {window} KiB", unit_of(metric));
+                let table = format!("{}, IOMMU", host.name);
+                rows.push(compared(&table, name, measured, model, false, ""));
+            }
         }
     }
     for r in H200_CURVES {

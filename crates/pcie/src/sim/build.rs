@@ -1,11 +1,11 @@
 //! Builds the simulated fabric of a topology: two hosts, joined by a wire.
 
 use super::{
-    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, Load, Params, Program,
-    ServerId, Sim, Step,
+    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, IotlbSpec, Load, Params,
+    Program, ServerId, Sim, Step,
 };
 use crate::tlp::{Addressing, Overhead};
-use crate::topology::{Kind, NodeId, PcieLink, Topology};
+use crate::topology::{Iommu, Kind, NodeId, PcieLink, Topology};
 
 /// Bytes that RoCEv2 adds to the data of one packet: Ethernet with preamble, FCS and gap 38, IPv4
 /// 20, UDP 8, BTH 12, ICRC 4.
@@ -391,5 +391,13 @@ fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
         cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),
         nic_memory: sim.add_server(),
     };
+    let translates =
+        |n: NodeId| t.ancestry(n).into_iter().any(|up| t.node(up).iommu == Iommu::Translates);
+    let requesters = [(spec.gpu, host.sm), (spec.nic, host.nic), (spec.nic, host.nic_peer)];
+    let mut iotlb = None;
+    for (_, endpoint) in requesters.into_iter().filter(|(n, _)| translates(*n)) {
+        let iotlb = *iotlb.get_or_insert_with(|| sim.add_iotlb(IotlbSpec::of(p)));
+        sim.translate(endpoint, iotlb);
+    }
     (host, nodes)
 }

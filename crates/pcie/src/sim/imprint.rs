@@ -31,6 +31,8 @@ impl Sim {
         let node = |e: EndpointId| self.endpoints[e.0 as usize].node;
         let allowed = if is_read { self.readable(from, to) } else { self.writable(from, to) };
         let _ = write!(text, "\n{from:?}{to:?}{}{allowed}", self.is_peer(from, to));
+        let spec = self.iotlb(from, to).map(|i| self.iotlbs[i].spec);
+        let _ = write!(text, "{spec:?}");
         for (a, b) in [(from, to), (to, from)] {
             for (_, channel) in self.hops(node(a), node(b)).unwrap_or_default() {
                 let _ = write!(text, " {:?}", self.fabric.specs_of(channel));

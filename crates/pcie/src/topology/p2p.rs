@@ -45,7 +45,7 @@ pub enum Iommu {
     Off,
     /// Device addresses are translated. No switch can route them to a peer, so all peer traffic
     /// goes up to the root complex. Hits cost no time that pcie-bench (Neugebauer et al., SIGCOMM
-    /// 2018, section 6.5) could measure; misses are not modelled.
+    /// 2018, section 6.5) could measure; misses cost the simulation's `iotlb_walk_ns`.
     Translates,
 }
 
