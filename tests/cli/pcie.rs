@@ -158,7 +158,7 @@ fn topo_draws_classes_and_recommends() {
 /// given is not moved.
 #[test]
 fn topo_ranks_with_intervals_and_ties() {
-    let text = topo(&["same-switch", "--nic", "software"]).unwrap();
+    let text = topo(&["same-switch", "--nic", "software", "--set", "wire_ns=700"]).unwrap();
     assert!(text.contains("--nic software (as the command says)"), "{text}");
     assert!(text.contains("use push/inband") || text.contains("tie push/inband"), "{text}");
     let rows: Vec<&str> = text.lines().filter(|l| l.contains(" nic0  PIX ")).collect();
@@ -168,10 +168,9 @@ fn topo_ranks_with_intervals_and_ties() {
         assert!(paths >= 3 && row.matches("a [").count() >= paths - 1, "{row}");
     }
     assert!(text.contains("tie with ") && text.contains(" %"), "{text}");
-    assert!(text.contains("assumed: ") && text.contains("wire_ns 600"), "{text}");
+    assert!(text.contains("assumed: ") && text.contains("nic_port_ns 100"), "{text}");
+    assert!(!text.contains("wire_ns"), "what is given is not moved: {text}");
     assert!(text.contains("fitted: ") && !text.contains("nvlink_ns"), "{text}");
-    let given = topo(&["same-switch", "--set", "wire_ns=700"]).unwrap();
-    assert!(!given.contains("wire_ns 7") && given.contains("nic_port_ns 100"), "{given}");
     for (args, reason) in [
         (["--nic", "cx9"], "--nic \"cx9\" is no NIC that is modelled; there are cx7, software"),
         (["--set", "wire=1"], "no such parameter; there are link_ns"),
@@ -238,7 +237,7 @@ fn topo_warns_of_the_collapse_and_draws_loads() {
     let args = ["--from", &file, "--no-predict", "--load", "all-to-all"];
     let text = topo(&args).unwrap();
     assert!(
-        text.contains("seen to lose") && text.contains("s0 -> s1  2.00 GB of 22.0 GB/s"),
+        text.contains("seen to collapse") && text.contains("s0 -> s1  2.00 GB of 22.0 GB/s"),
         "{text}"
     );
     let page = topo(&[&args[..], &["--html", "-"]].concat()).unwrap();
@@ -250,6 +249,84 @@ fn topo_warns_of_the_collapse_and_draws_loads() {
     assert!(topo(&["dgx-h100", "--load", "ring"]).unwrap_err().contains("is no workload"));
     let pairs = topo(&["dgx-h100", "--no-predict", "--load", "gpu0>nic5"]).unwrap();
     assert!(pairs.contains("s0 -> s1  1.00 GB of 22.0 GB/s, 45.5 ms"), "{pairs}");
+}
+
+/// A file has what a capture has: pairs of GPUs, and what is known of collapses, its own data.
+#[test]
+fn topo_of_a_file_shows_gpus_and_its_collapse() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/machines/esc8000a-e13p.toml");
+    let text = topo(&[root, "--no-predict"]).unwrap();
+    let row = text.lines().find(|l| l.starts_with("gpu0 ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(1), Some("X"), "{text}");
+    assert!(text.contains("gpu0, gpu1 of switch vs-a0 to "), "{text}");
+    assert!(text.contains("from 2 sources and 2 root ports on to 2.7 GB/s together"), "{text}");
+    let unknown = topo(&["dgx-h100", "--no-predict"]).unwrap();
+    assert!(unknown.contains("unknown; it did on") && unknown.contains("EPYC 9005"), "{unknown}");
+    let few = topo(&["same-switch", "--no-predict"]).unwrap();
+    assert!(!few.contains("at once are possible"), "{few}");
+}
+
+/// A file whose root complex caps, or refuses.
+#[test]
+fn topo_load_has_the_root_complexes_and_says_what_is_no_flow() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, field: &str| {
+        let path = dir.path().join(name);
+        let text = format!(
+            "[[socket]]\nid='s0'\ncpu='AMD EPYC 9575F'\n[[root_complex]]\nid='rc0'\nsocket='s0'\n{field}\n\
+             [[root_port]]\nid='rp0'\nparent='rc0'\n\
+             [[gpu]]\nid='gpu0'\nparent='rp0'\n[[nic]]\nid='nic0'\nparent='rc0'\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let capped = file("capped.toml", "p2p_cap_gb_per_s=9.0");
+    let text = topo(&[&capped, "--no-predict", "--load", "gpu0>nic0"]).unwrap();
+    assert!(text.contains("of 9.0 GB/s") && text.contains("peers 9 GB/s"), "{text}");
+    let closed = file("closed.toml", "p2p_writes=false");
+    let refused = |load: &str| topo(&[&closed, "--no-predict", "--load", load]).unwrap_err();
+    assert_eq!(refused("gpu0>nic0"), "gpu0>nic0: rc0 refuses peer writes");
+    assert_eq!(refused("gpu0>gpu0"), "gpu0>gpu0: both ends are the same");
+    assert_eq!(refused("rp0>gpu0"), "rp0>gpu0: a root port neither sends nor receives");
+    // Not even staged is there, and why is said.
+    let text = topo(&[&closed, "--nic", "cx7"]).unwrap();
+    assert!(
+        text.contains("no staged: not possible: rc0 refuses peer writes, which the receiving NIC"),
+        "{text}"
+    );
+    assert!(text.contains("no push/kernel: not possible: rc0 refuses peer writes\n"), "{text}");
+    // A write to the host is no peer's: neither refused, nor said to pass.
+    let flow = sim(&["--topology", &closed, "--flows", "gpu0>s0"]).unwrap();
+    assert!(!flow.contains("peer"), "{flow}");
+    let peer = sim(&["--topology", &capped, "--flows", "gpu0>nic0"]).unwrap();
+    assert!(peer.contains("peer traffic passes"), "{peer}");
+}
+
+/// A result of `bellpush link` of this machine takes the place of what was fitted elsewhere.
+#[test]
+fn topo_takes_what_link_measured() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/link-h200.json");
+    let told = topo(&["same-switch", "--measured", root]).unwrap();
+    assert!(told.contains("measured, not moved: sm_ns 85.5662"), "{told}");
+    let fitted = told.lines().find(|l| l.starts_with("fitted: ")).unwrap();
+    assert!(!fitted.contains("gpu_port_ns") && fitted.contains("post_ns 62"), "{told}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("again.json");
+    let (again, path) = (file.display().to_string(), file.to_str().unwrap());
+    let args = ["link", "--measured", root, "--json", path];
+    let done =
+        std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(args).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    // Read and found good: what is refused is the topology.
+    let other = topo(&["desktop", "--measured", &again]).unwrap_err();
+    assert!(other.contains("measured on Gen5 x16, MPS 256; no GPU here has that link"), "{other}");
+    // Of another machine, or no result at all.
+    let other = topo(&["desktop", "--measured", root]).unwrap_err();
+    assert!(other.contains("measured on Gen5 x16, MPS 256; no GPU here has that link"), "{other}");
+    for (name, reason) in [("/dev/zero", "more than 67108864 bytes"), ("/nowhere", "/nowhere: ")] {
+        let error = topo(&["same-switch", "--measured", name]).unwrap_err();
+        assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
+    }
 }
 
 /// This machine, whatever it has.

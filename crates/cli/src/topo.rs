@@ -3,6 +3,8 @@
 
 #[path = "topo/advice.rs"]
 mod advice;
+#[path = "topo/measured.rs"]
+mod measured;
 #[path = "topo/page.rs"]
 mod page;
 #[path = "topo/source.rs"]
@@ -50,6 +52,9 @@ pub struct TopoArgs {
     /// Set a model parameter, as name=value, which then counts as read; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+    /// Result of `bellpush link --json` on this machine: what was fitted to it counts as measured
+    #[arg(long, value_name = "FILE", conflicts_with = "no_predict")]
+    measured: Option<PathBuf>,
     /// Load of the links: `all-reduce`, `all-to-all`, or pairs such as `gpu0>nic0,gpu1>nic1`
     #[arg(long, value_name = "WORKLOAD")]
     load: Option<String>,
@@ -78,10 +83,15 @@ fn basis(args: &TopoArgs, topology: &Topology) -> Result<Basis, Box<dyn std::err
             NicModel::by_default(nics.first().map_or("", |&n| &topology.node(n).model))
         }
     };
-    let params = crate::sim::params(&args.set)?;
+    let mut params = crate::sim::params(&args.set)?;
     let mut origins = Origins::default();
     for name in args.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0) {
         origins.set(name, Origin::Read);
+    }
+    if let Some(path) = &args.measured {
+        let measured = measured::read(path)?;
+        measured.check(path, topology)?;
+        measured.apply(&mut params, &mut origins);
     }
     Ok(Basis { nic, why: why.to_owned(), params, origins })
 }
@@ -160,7 +170,7 @@ fn capture_json(source: &Source) -> Value {
     });
     let fans = write_fans(&tree).into_iter().map(|c| {
         let roots: Vec<String> = c.roots.iter().map(ToString::to_string).collect();
-        let seen = if c.is_reported { "reported" } else { "unknown" };
+        let seen = if c.known.is_some() { "reported" } else { "unknown" };
         json!({ "switch": c.switch.to_string(), "chip": c.chip, "roots": roots, "collapse": seen })
     });
     json!({

@@ -146,6 +146,9 @@ fn pair_text(topology: &Topology, advice: &Advice, out: &mut String) {
             };
         }
     }
+    for (path, why) in advice.ranks.rankings.first().map_or(&[][..], |r| &r.absent[..]) {
+        let _ = writeln!(out, "{:32}no {}: {}", "", path.name(), one_line(why));
+    }
     let pulls =
         |r: &&Ranking| r.paths.first().is_some_and(|p| p.0 == bellpush::pcie::sim::PathModel::Pull);
     if let Some(roots) = unknown_reads(topology, advice)
@@ -211,6 +214,14 @@ pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
     for advice in &all.of {
         pair_text(topology, advice, &mut out);
     }
+    let measured = bellpush::pcie::sim::CALIBRATION.iter().map(|c| c.parameter);
+    let measured: Vec<String> = measured
+        .filter(|name| basis.origins.of(name) == Origin::Measured)
+        .filter_map(|name| Some(format!("{name} {:.4}", basis.params.get(name)?)))
+        .collect();
+    if !measured.is_empty() {
+        let _ = writeln!(out, "measured, not moved: {}.", measured.join(", "));
+    }
     let causes = causes(&all.of);
     for origin in [Origin::Assumed, Origin::Fitted] {
         let named: Vec<String> = causes
@@ -240,7 +251,7 @@ fn row(r: &Ranking) -> Value {
     };
     json!({
         "bytes": bytes, "unit": unit, "path": r.paths.first().map(|p| p.0.name()),
-        "figures": figures, "ties": r.ties,
+        "figures": figures, "ties": r.ties, "absent": r.absent,
     })
 }
 

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ops::Operation;
-use super::{NicModel, Params, PathModel, TestBedSpec};
+use super::study::impossible;
+use super::{NicModel, Params, PathModel, SimError, TestBedSpec};
 use crate::Origin;
 use crate::topology::{Guess, NodeId, Topology};
 
@@ -85,6 +86,8 @@ pub struct Ranking {
     pub goal: Goal,
     /// The paths that exist here and carry the size, best first.
     pub paths: Vec<(PathModel, Figure)>,
+    /// The paths that do not exist here, and why.
+    pub absent: Vec<(PathModel, String)>,
     /// The paths that are no worse than the best when one number is moved.
     pub ties: Vec<Tie>,
 }
@@ -171,12 +174,11 @@ impl Bed<'_> {
     }
 }
 
-fn run(operation: Operation, goal: Goal) -> Option<f64> {
-    let result = match goal {
-        Goal::Latency(bytes) => operation.run(Operation::alone_runs(bytes)).ok()?.median_ns(),
-        Goal::Rate => operation.run(RATE.2).ok()?.gb_per_s(),
-    };
-    result.is_finite().then_some(result)
+fn run(operation: Operation, goal: Goal) -> Result<f64, SimError> {
+    Ok(match goal {
+        Goal::Latency(bytes) => operation.run(Operation::alone_runs(bytes))?.median_ns(),
+        Goal::Rate => operation.run(RATE.2)?.gb_per_s(),
+    })
 }
 
 /// Does the jobs on this machine's cores; results are in the order of the jobs.
@@ -222,14 +224,14 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
     let others = in_parallel(cases.len() * moved.len(), |job| {
         let (case, m) = (job / moved.len(), &moved[job % moved.len()]);
         let (goal, path) = cases[case];
-        base[case].1?;
+        base[case].1.ok()?;
         let bed = Bed { topology: &m.topology, params: &m.params, ..bed };
         let operation = bed.operation(path, goal);
-        (operation.imprint() != base[case].0).then(|| run(operation, goal))
+        (operation.imprint() != base[case].0).then(|| run(operation, goal).ok())
     });
     let at = |case: usize, m: usize| others[case * moved.len() + m];
     let figure = |case: usize| {
-        let value = base[case].1?;
+        let value = base[case].1.ok()?;
         let mut figure = Figure { value, low: value, high: value, origin: Origin::Read };
         for (m, by) in moved.iter().enumerate() {
             let Some(other) = at(case, m) else { continue };
@@ -269,8 +271,13 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
                 }
             }
         }
+        let why = |c: usize| {
+            let error = base[c].1.err()?;
+            Some((cases[c].1, impossible(spec, cases[c].1, &error)))
+        };
+        let absent = (0..cases.len()).filter(|&c| cases[c].0 == goal).filter_map(why).collect();
         let paths = found.into_iter().map(|(c, figure)| (cases[c].1, figure)).collect();
-        rankings.push(Ranking { goal, paths, ties });
+        rankings.push(Ranking { goal, paths, absent, ties });
     }
     let mut hangs_on: Vec<HangsOn> = Vec::new();
     for (m, by) in moved.iter().enumerate() {

@@ -1,11 +1,13 @@
 //! Drawings of a topology: a text tree and an SVG.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::error::one_line;
 use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
+use super::survey::collapse_verdict;
 use crate::Origin;
 
 /// What stands behind a number that was not read.
@@ -112,7 +114,73 @@ pub fn to_text(topology: &Topology) -> String {
         }
         ways(topology, &gpus, &nics, &mut out);
     }
+    peers(topology, &gpus, &mut out);
+    fans(topology, &gpus, &mut out);
     out
+}
+
+/// Widest table of classes, in GPUs.
+const MAX_COLUMNS: usize = 40;
+
+/// Classes of the pairs of GPUs.
+fn peers(topology: &Topology, gpus: &[NodeId], out: &mut String) {
+    if gpus.len() < 2 || gpus.len() > MAX_COLUMNS {
+        return;
+    }
+    let id = |n: NodeId| one_line(&topology.node(n).id);
+    let _ = write!(out, "\n{:10}", "");
+    for &gpu in gpus {
+        let _ = write!(out, "{:>14}", id(gpu));
+    }
+    out.push('\n');
+    for &a in gpus {
+        let _ = write!(out, "{:10}", id(a));
+        for &b in gpus {
+            let class = if a == b { "X".into() } else { topology.distance(a, b).to_string() };
+            let _ = write!(out, "{class:>14}");
+        }
+        out.push('\n');
+    }
+}
+
+/// Switches from which GPUs can write to GPUs behind two or more other root ports, and what is known
+/// of the rate of such writes.
+fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
+    if gpus.len() > MAX_COLUMNS {
+        return;
+    }
+    let mut lines = String::new();
+    for switch in topology.of_kind(Kind::Switch) {
+        let below = |n: &&NodeId| topology.ancestry(**n).contains(&switch);
+        let own: Vec<NodeId> = gpus.iter().filter(below).copied().collect();
+        let Some(&first) = own.first() else { continue };
+        let mut roots = BTreeSet::new();
+        for &to in gpus.iter().filter(|to| !own.contains(to)) {
+            let way = topology.route(first, to);
+            let kind = |n: &NodeId| topology.node(*n).kind;
+            let is_root = |n: &NodeId| kind(n) == Kind::RootComplex;
+            let Some(up) = way.nodes.iter().position(is_root) else { continue };
+            let down = way.nodes.iter().rposition(is_root).unwrap_or(up);
+            // By the uplink of the switch that is nearest to the root complex.
+            let uplink = way.nodes[..up].iter().rfind(|n| kind(n) == Kind::Switch);
+            if uplink == Some(&switch) {
+                roots.extend(way.nodes.get(down + 1).copied());
+            }
+        }
+        if roots.len() < 2 {
+            continue;
+        }
+        let list = |all: &mut dyn Iterator<Item = NodeId>| {
+            all.map(|n| one_line(&topology.node(n).id)).collect::<Vec<_>>().join(", ")
+        };
+        let (sources, to) = (list(&mut own.into_iter()), list(&mut roots.into_iter()));
+        let switch = one_line(&topology.node(switch).id);
+        let _ = writeln!(lines, "  {sources} of switch {switch} to {to}");
+    }
+    if !lines.is_empty() {
+        let what = "Writes of one switch to several root ports at once are possible here:";
+        let _ = write!(out, "\n{what}\n{lines}{}\n", collapse_verdict(topology.collapse()));
+    }
 }
 
 /// The way from each GPU to its nearest NIC, and what decides about it.

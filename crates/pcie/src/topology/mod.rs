@@ -44,7 +44,7 @@ pub use model::{
     Builder, Distance, Interconnect, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology,
 };
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
-pub use p2p::{Chip, Collapse, Iommu, P2p, PostedCollapse, Slot};
+pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};
 pub use part::Guess;
 pub use profiles::{PROFILES, RootProfile};
 pub use route::{Redirect, Route};

@@ -102,3 +102,38 @@ pub struct PostedCollapse {
     /// Who saw it.
     pub source: String,
 }
+
+/// A platform that was seen to collapse, and how a capture shows that it is one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KnownCollapse {
+    /// Platform.
+    pub platform: &'static str,
+    /// Device of its root ports.
+    pub(super) root_port: u16,
+    /// Part of the name of its switches.
+    pub(super) chip: &'static str,
+    sources: u32,
+    roots: u32,
+    gb_per_s: f64,
+    source: &'static str,
+}
+
+/// All that anybody saw. The simulation, the drawings and the warnings have it from here or from a
+/// topology file.
+pub const KNOWN_COLLAPSES: [KnownCollapse; 1] = [KnownCollapse {
+    platform: "EPYC 9005 (Turin) with PEX890xx switches",
+    root_port: 0x153e,
+    chip: "PEX890xx",
+    sources: 2,
+    roots: 2,
+    gb_per_s: 2.7,
+    source: "local-inference-lab/rtx6kpro, hardware/collapse-report.md",
+}];
+
+impl KnownCollapse {
+    /// What was seen, as a topology has it.
+    pub fn seen(&self) -> PostedCollapse {
+        let Self { sources, roots, gb_per_s, .. } = *self;
+        PostedCollapse { sources, roots, gb_per_s, source: self.source.to_owned() }
+    }
+}

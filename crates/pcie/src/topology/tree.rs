@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::capture::{Address, Capture, Function, Port, Rate};
+use super::check::write_fans;
 use super::error::TopologyError;
 use super::identity;
 use super::model::{Builder, Distance, Kind, LinkOrigin, RawLink, Topology};
+use super::p2p::Collapse;
 use crate::Origin;
 
 /// Bandwidth between NUMA nodes of one CPU package, GB/s: more than any of its links has, because
@@ -240,6 +242,9 @@ impl<'a> Tree<'a> {
             node.link_origin = self.origin(f);
         }
         self.join(&mut b, &sockets, socket_gb_per_s);
+        if let Some(known) = write_fans(self).iter().find_map(|fan| fan.known) {
+            b.collapse(Collapse::Seen(known.seen()));
+        }
         b.finish()
     }
 
