@@ -15,6 +15,7 @@ use std::fmt::Display;
 use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
 use bellpush::nic::soft::{Adversary, AdversaryKind};
+use bellpush::pcie::Origin;
 use bellpush::pcie::topology::{
     Collapse, Kind, Matrix, Node, NodeId, Topology, Tree, Workload, from_lspci, from_toml, loads,
     matrix_text, survey_text, to_svg, to_text,
@@ -254,8 +255,19 @@ fn toml_of(topology: &Topology) -> String {
         }
         if let Some(link) = &node.link {
             let speed = (link.speed.generation().number(), link.speed.lanes());
-            all += &format!("gen = {}\nlanes = {}\n", speed.0, speed.1);
-            all += &format!("mps = {}\nmrrs = {}\n", link.mps.bytes(), link.mrrs.bytes());
+            // What is assumed stands in no file; one of generation and lanes may.
+            let from = node.link_origin;
+            let is_read = |origin: Origin| origin == Origin::Read;
+            for (name, value, usual, origin) in [
+                ("gen", speed.0, 5, from.speed),
+                ("lanes", speed.1, 16, from.speed),
+                ("mps", link.mps.bytes(), 256, from.mps),
+                ("mrrs", link.mrrs.bytes(), 512, from.mrrs),
+            ] {
+                if is_read(origin) || value != usual {
+                    all += &format!("{name} = {value}\n");
+                }
+            }
             all += &format!("acs = {}\nmodel = {}\n", node.acs, quoted(&node.model));
             all += &option("port_acs", node.port_acs);
         }

@@ -27,6 +27,8 @@ mod topo;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/values.rs"]
 mod values;
+#[path = "../../crates/cli/src/what.rs"]
+mod what;
 
 mod apart;
 mod bench;

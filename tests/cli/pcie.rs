@@ -126,11 +126,16 @@ fn one_result_fits_on_standard_output() {
 #[test]
 fn topo_draws_classes_and_recommends() {
     let text = topo(&["two-root-complexes"]).unwrap();
-    // A ConnectX-7: what no card does is shown and not recommended, and the layout is named.
+    // A ConnectX-7: nothing of the software NIC's, and its own fences and queues.
     assert!(text.contains("NODE") && text.contains("use pull"), "{text}");
-    assert!(text.contains("  push/inband ") && !text.contains("use push/inband"), "{text}");
-    assert!(!text.contains("use push/blueflame"), "{text}");
-    for said in ["no card does", "doorbell record in GPU memory", "keep them in host memory"] {
+    assert!(!text.contains("inband") && !text.contains("software NIC"), "{text}");
+    for said in [
+        "--nic cx7 (the NIC's name is a ConnectX's)",
+        "CQE in host memory",
+        "a fence of system scope",
+        "220 B inline",
+        "rc0, rc1: unknown, taken as allowed; where they are refused",
+    ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     let json: serde_json::Value =
@@ -138,13 +143,56 @@ fn topo_draws_classes_and_recommends() {
     let row = &json["results"][0];
     assert_eq!(row["class"], "PHB");
     // No peer reads on a client CPU: no pull there.
-    assert!(row["advice"][0]["completed_ns"]["pull"].is_null());
+    let figures = row["advice"][0]["figures"].as_object().unwrap();
+    assert!(figures.contains_key("staged") && !figures.contains_key("pull"));
+    assert!(json["meta"]["advice"]["why"].as_str().unwrap().starts_with("the default"));
     assert!(topo(&["dgx-h100", "--no-predict", "--svg", "-"]).unwrap().contains("</svg>"));
     assert!(topo(&["no-such-file"]).unwrap_err().contains("same-switch"));
     for given in ["0", "-5", "inf", "NaN"] {
         let error = topo(&["machine", "--socket-gb-per-s", given]).unwrap_err();
         assert!(error.contains("must be more than 0"), "{error}");
     }
+}
+
+/// Every time and rate has its interval and a letter, a near thing is called a tie, and what is
+/// given is not moved.
+#[test]
+fn topo_ranks_with_intervals_and_ties() {
+    let text = topo(&["same-switch", "--nic", "software", "--set", "wire_ns=700"]).unwrap();
+    assert!(text.contains("--nic software (as the command says)"), "{text}");
+    assert!(text.contains("use push/inband") || text.contains("tie push/inband"), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|l| l.contains(" nic0  PIX ")).collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    for row in rows {
+        let paths = row.matches("push/").count() + row.matches("  pull ").count();
+        assert!(paths >= 3 && row.matches("a [").count() >= paths - 1, "{row}");
+    }
+    assert!(text.contains("tie with ") && text.contains(" %"), "{text}");
+    assert!(text.contains("assumed: ") && text.contains("nic_port_ns 100"), "{text}");
+    assert!(!text.contains("wire_ns"), "what is given is not moved: {text}");
+    assert!(text.contains("fitted: ") && !text.contains("nvlink_ns"), "{text}");
+    for (args, reason) in [
+        (["--nic", "cx9"], "--nic \"cx9\" is no NIC that is modelled; there are cx7, software"),
+        (["--set", "wire=1"], "no such parameter; there are link_ns"),
+    ] {
+        let error = topo(&[&["same-switch"], &args[..]].concat()).unwrap_err();
+        assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
+    }
+}
+
+/// A file that leaves MPS and MRRS out has them assumed: they are marked, and moved.
+#[test]
+fn what_a_file_leaves_out_is_marked_and_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.toml");
+    let text = "[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\n[[gpu]]\nid='gpu0'\n\
+                parent='rc0'\ngen=4\nlanes=16\nmps=256\nmrrs=512\n[[nic]]\nid='nic0'\nparent='rc0'\n";
+    std::fs::write(&file, text).unwrap();
+    let told = topo(&[file.to_str().unwrap()]).unwrap();
+    assert!(told.contains("GPU gpu0  Gen4 x16 MPS 256 MRRS 512\n"), "{told}");
+    let marked = "NIC nic0  Gen5 x16 (assumed) MPS 256 (assumed) MRRS 512 (assumed)";
+    assert!(told.contains(marked) && told.contains("without a mark were read"), "{told}");
+    assert!(told.contains("MPS, MRRS."), "{told}");
 }
 
 /// A capture of a real machine.
@@ -162,7 +210,8 @@ fn topo_reads_captures_of_other_machines() {
         assert!(text.contains(said), "{said}: {text}");
     }
     // Every link is known: two ports of a card have the same.
-    assert_eq!(text.matches("use pull").count(), 12, "{text}");
+    assert_eq!(text.matches("  pull ").count(), 16, "{text}");
+    assert!(text.contains("MPS 256 MRRS 512") && text.contains("22 GB/s each way (assumed)"));
     // The tree alone knows no link, and nothing is predicted from none.
     let text = topo(&["--from", &tree]).unwrap();
     assert!(text.contains("4 pairs without prediction") && !text.contains("use "), "{text}");
@@ -188,7 +237,7 @@ fn topo_warns_of_the_collapse_and_draws_loads() {
     let args = ["--from", &file, "--no-predict", "--load", "all-to-all"];
     let text = topo(&args).unwrap();
     assert!(
-        text.contains("seen to lose") && text.contains("s0 -> s1  2.00 GB of 22.0 GB/s"),
+        text.contains("seen to collapse") && text.contains("s0 -> s1  2.00 GB of 22.0 GB/s"),
         "{text}"
     );
     let page = topo(&[&args[..], &["--html", "-"]].concat()).unwrap();
@@ -200,6 +249,84 @@ fn topo_warns_of_the_collapse_and_draws_loads() {
     assert!(topo(&["dgx-h100", "--load", "ring"]).unwrap_err().contains("is no workload"));
     let pairs = topo(&["dgx-h100", "--no-predict", "--load", "gpu0>nic5"]).unwrap();
     assert!(pairs.contains("s0 -> s1  1.00 GB of 22.0 GB/s, 45.5 ms"), "{pairs}");
+}
+
+/// A file has what a capture has: pairs of GPUs, and what is known of collapses, its own data.
+#[test]
+fn topo_of_a_file_shows_gpus_and_its_collapse() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/machines/esc8000a-e13p.toml");
+    let text = topo(&[root, "--no-predict"]).unwrap();
+    let row = text.lines().find(|l| l.starts_with("gpu0 ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(1), Some("X"), "{text}");
+    assert!(text.contains("gpu0, gpu1 of switch vs-a0 to "), "{text}");
+    assert!(text.contains("from 2 sources and 2 root ports on to 2.7 GB/s together"), "{text}");
+    let unknown = topo(&["dgx-h100", "--no-predict"]).unwrap();
+    assert!(unknown.contains("unknown; it did on") && unknown.contains("EPYC 9005"), "{unknown}");
+    let few = topo(&["same-switch", "--no-predict"]).unwrap();
+    assert!(!few.contains("at once are possible"), "{few}");
+}
+
+/// A file whose root complex caps, or refuses.
+#[test]
+fn topo_load_has_the_root_complexes_and_says_what_is_no_flow() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, field: &str| {
+        let path = dir.path().join(name);
+        let text = format!(
+            "[[socket]]\nid='s0'\ncpu='AMD EPYC 9575F'\n[[root_complex]]\nid='rc0'\nsocket='s0'\n{field}\n\
+             [[root_port]]\nid='rp0'\nparent='rc0'\n\
+             [[gpu]]\nid='gpu0'\nparent='rp0'\n[[nic]]\nid='nic0'\nparent='rc0'\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let capped = file("capped.toml", "p2p_cap_gb_per_s=9.0");
+    let text = topo(&[&capped, "--no-predict", "--load", "gpu0>nic0"]).unwrap();
+    assert!(text.contains("of 9.0 GB/s") && text.contains("peers 9 GB/s"), "{text}");
+    let closed = file("closed.toml", "p2p_writes=false");
+    let refused = |load: &str| topo(&[&closed, "--no-predict", "--load", load]).unwrap_err();
+    assert_eq!(refused("gpu0>nic0"), "gpu0>nic0: rc0 refuses peer writes");
+    assert_eq!(refused("gpu0>gpu0"), "gpu0>gpu0: both ends are the same");
+    assert_eq!(refused("rp0>gpu0"), "rp0>gpu0: a root port neither sends nor receives");
+    // Not even staged is there, and why is said.
+    let text = topo(&[&closed, "--nic", "cx7"]).unwrap();
+    assert!(
+        text.contains("no staged: not possible: rc0 refuses peer writes, which the receiving NIC"),
+        "{text}"
+    );
+    assert!(text.contains("no push/kernel: not possible: rc0 refuses peer writes\n"), "{text}");
+    // A write to the host is no peer's: neither refused, nor said to pass.
+    let flow = sim(&["--topology", &closed, "--flows", "gpu0>s0"]).unwrap();
+    assert!(!flow.contains("peer"), "{flow}");
+    let peer = sim(&["--topology", &capped, "--flows", "gpu0>nic0"]).unwrap();
+    assert!(peer.contains("peer traffic passes"), "{peer}");
+}
+
+/// A result of `bellpush link` of this machine takes the place of what was fitted elsewhere.
+#[test]
+fn topo_takes_what_link_measured() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/link-h200.json");
+    let told = topo(&["same-switch", "--measured", root]).unwrap();
+    assert!(told.contains("measured, not moved: sm_ns 85.5662"), "{told}");
+    let fitted = told.lines().find(|l| l.starts_with("fitted: ")).unwrap();
+    assert!(!fitted.contains("gpu_port_ns") && fitted.contains("post_ns 62"), "{told}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("again.json");
+    let (again, path) = (file.display().to_string(), file.to_str().unwrap());
+    let args = ["link", "--measured", root, "--json", path];
+    let done =
+        std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(args).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    // Read and found good: what is refused is the topology.
+    let other = topo(&["desktop", "--measured", &again]).unwrap_err();
+    assert!(other.contains("measured on Gen5 x16, MPS 256; no GPU here has that link"), "{other}");
+    // Of another machine, or no result at all.
+    let other = topo(&["desktop", "--measured", root]).unwrap_err();
+    assert!(other.contains("measured on Gen5 x16, MPS 256; no GPU here has that link"), "{other}");
+    for (name, reason) in [("/dev/zero", "more than 67108864 bytes"), ("/nowhere", "/nowhere: ")] {
+        let error = topo(&["same-switch", "--measured", name]).unwrap_err();
+        assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
+    }
 }
 
 /// This machine, whatever it has.
@@ -356,6 +483,36 @@ fn sim_flows_share_links_and_warn_of_collapses() {
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));
     let error = sim(&["--topology", "desktop", "--flows", "nic0<gpu0"]).unwrap_err();
     assert!(error.contains("not possible: rc0 refuses peer reads"), "{error}");
+}
+
+#[test]
+fn sim_what_if_is_a_table_a_plot_and_json() {
+    let base = ["--topology", "same-switch", "--path", "pull", "--sizes", "64KiB"];
+    let run = |args: &[&str]| sim(&[&base[..], args].concat());
+    let table = run(&["--what", "tags=8|64,acs=on|off"]).unwrap();
+    let rows: Vec<&str> = table.lines().filter(|l| l.contains(" pull ")).collect();
+    assert_eq!(rows.len(), 5, "{table}");
+    assert!(rows[0].contains("PIX") && rows[0].contains(" 1.00 "), "{table}");
+    assert!(rows[1].trim_start().starts_with("8       on") && rows[1].contains("PHB"), "{table}");
+    let json = run(&["--what", "tags=8|64,acs=on|off", "--json", "-"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["meta"]["command"], "sim --what");
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[1]["settings"]["acs"]), (5, &serde_json::json!("on")));
+    assert!(rows[2]["rate_ratio"].as_f64().unwrap() < 0.5, "8 reads: {rows:?}");
+    let svg = run(&["--what", "tags=8..64,acs=on|off", "--svg", "-"]).unwrap();
+    assert!(svg.contains("</svg>") && svg.contains("pull, acs=off"), "{svg}");
+    for (args, reason) in [
+        (&["--what", "speed=1"][..], "--what \"speed\": no such number; there are mrrs, mps"),
+        (&["--what", "mrrs=300"], "--what mrrs=300: no topology has it"),
+        (&["--what", "tags=1..512,mrrs=128..4096,acs=on|off"], "120 combinations: at most 64"),
+        (&["--what", "acs=on|off", "--svg", "-"], "no number of several values"),
+        (&["--what", "tags=8|9", "--svg", "-", "--json", "-"], "one result fits"),
+        (&["--svg", "-"], "--what"),
+    ] {
+        let error = run(args).unwrap_err();
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod soak;
 mod tlp;
 mod topo;
 mod values;
+mod what;
 
 use std::process::ExitCode;
 

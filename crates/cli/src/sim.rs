@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
-    LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel, Standing, SweepRow,
-    TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve, simulate_hop,
-    simulate_host_row, simulate_peer_row, sweep, window_needed_bytes,
+    IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel,
+    Standing, SweepRow, TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve,
+    simulate_hop, simulate_host_row, simulate_iommu_row, simulate_peer_row, sweep,
+    window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
 use serde_json::{Value, json};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use crate::flows;
 use crate::sim_report::{Swept, render};
 use crate::values::{self, to_csv};
+use crate::what::Answer;
 
 /// Arguments of `bellpush sim`.
 #[derive(Debug, Clone, clap::Args)]
@@ -57,6 +59,13 @@ pub struct SimArgs {
     /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
     flows: Vec<String>,
+    /// Simulate every combination of values beside the topology as it is, such as
+    /// mrrs=512..4096,acs=on|off,tags=64|512: `..` doubles; an unknown name lists them
+    #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows", "report"])]
+    what: Option<String>,
+    /// Draw the rates of --what to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE", requires = "what")]
+    svg: Option<PathBuf>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     scale: Vec<u32>,
@@ -131,7 +140,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         ("--csv", &args.csv),
         ("--json", &args.json),
         ("--report", &args.report),
+        ("--svg", &args.svg),
     ])?;
+    if args.svg.is_some() && args.topology.len() != 1 {
+        return Err("--svg: one --topology at a time".into());
+    }
     if args.derivatives {
         let rows = derivatives(&params, &H200_CURVES)?;
         let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
@@ -214,6 +227,15 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
             }
         } else if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20) {
             return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
+        } else if let Some(text) = &args.what {
+            let answer = Answer::new(spec, text, (&paths, &sizes, args.in_flight))?;
+            results.extend(answer.json());
+            if let Some(path) = &args.svg {
+                values::put(path, &(answer.svg(args.in_flight)? + "\n"), out)?;
+            }
+            if args.json.is_none() && args.csv.is_none() && !taken {
+                write!(out, "{}{NO_CARD}.\n{LAYOUT}.\n\n", answer.text())?;
+            }
         } else {
             let rows = sweep(spec, &paths, &sizes, args.in_flight);
             results.extend(rows.iter().map(flat));
@@ -235,6 +257,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let command = match () {
         () if !args.scale.is_empty() => "sim --scale",
         () if !args.flows.is_empty() => "sim --flows",
+        () if args.what.is_some() => "sim --what",
         () if args.losses => "sim --losses",
         () if args.sensitivity => "sim --sensitivity",
         _ => "sim",
@@ -357,6 +380,16 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             let note = check.residual(metric, bytes).unwrap_or_default();
             let name = format!("{}, {bytes} B", unit_of(metric));
             rows.push(compared(check.host.name, name, measured, model, false, note));
+        }
+    }
+    for (host, of_host) in IOMMU_ROWS {
+        for &(metric, bytes, measured) in of_host {
+            for (window, measured) in IOMMU_WINDOWS_KIB.into_iter().zip(measured) {
+                let model = simulate_iommu_row(params, &host, (metric, bytes), window)?;
+                let name = format!("{}, {bytes} B, window of {window} KiB", unit_of(metric));
+                let table = format!("{}, IOMMU", host.name);
+                rows.push(compared(&table, name, measured, model, false, ""));
+            }
         }
     }
     for r in H200_CURVES {

@@ -1,6 +1,10 @@
 //! `bellpush topo`: draws a PCIe topology, of this machine or of another's captures, classifies its
 //! GPU-NIC pairs, gives every GPU a NIC, recommends a path.
 
+#[path = "topo/advice.rs"]
+mod advice;
+#[path = "topo/measured.rs"]
+mod measured;
 #[path = "topo/page.rs"]
 mod page;
 #[path = "topo/source.rs"]
@@ -8,15 +12,16 @@ mod source;
 
 use std::path::PathBuf;
 
-use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, PathModel, TestBedSpec, predict};
+use bellpush::pcie::Origin;
+use bellpush::pcie::sim::{NicModel, Origins};
 use bellpush::pcie::topology::{
-    Assigned, Class, Distance, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign,
-    assign_topology, compare, loads, matrix_text, survey_text, to_svg_loaded, to_text, to_tree,
-    unknowns, write_fans,
+    Assigned, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign, assign_topology, compare,
+    loads, matrix_text, survey_text, to_svg_loaded, to_text, to_tree, unknowns, write_fans,
 };
 use serde_json::{Value, json};
 
 use crate::values;
+use advice::{All, Basis};
 use source::Source;
 
 /// Arguments of `bellpush topo`.
@@ -41,6 +46,15 @@ pub struct TopoArgs {
     /// Omit the recommendation
     #[arg(long)]
     no_predict: bool,
+    /// NIC that the recommendation is for: cx7 or software [default: by the NIC's name, else cx7]
+    #[arg(long, value_name = "NIC")]
+    nic: Option<String>,
+    /// Set a model parameter, as name=value, which then counts as read; an unknown name lists them
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Result of `bellpush link --json` on this machine: what was fitted to it counts as measured
+    #[arg(long, value_name = "FILE", conflicts_with = "no_predict")]
+    measured: Option<PathBuf>,
     /// Load of the links: `all-reduce`, `all-to-all`, or pairs such as `gpu0>nic0,gpu1>nic1`
     #[arg(long, value_name = "WORKLOAD")]
     load: Option<String>,
@@ -60,34 +74,26 @@ pub fn run(args: &TopoArgs) -> Result<(), Box<dyn std::error::Error>> {
     run_to(args, &mut std::io::stdout().lock())
 }
 
-struct Advice {
-    gpu: String,
-    nic: String,
-    class: String,
-    bytes: u32,
-    best: &'static str,
-    ns: Vec<(&'static str, Option<f64>)>,
-}
-
-fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
-    let params = Params::default();
-    let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: 1 };
-    let of = |bytes| {
-        let mut ns = Vec::new();
-        for path in PathModel::ALL {
-            // A path that does not exist here is part of the answer, not a failure.
-            let p = predict(spec, path, bytes, 1).ok().flatten();
-            ns.push((path.name(), p.map(|p| p.completed_ns)));
+/// For which NIC advice is given, and with which numbers.
+fn basis(args: &TopoArgs, topology: &Topology) -> Result<Basis, Box<dyn std::error::Error>> {
+    let (nic, why) = match &args.nic {
+        Some(word) => (word.parse().map_err(|e| format!("--nic {e}"))?, "as the command says"),
+        None => {
+            let nics = topology.of_kind(Kind::Nic);
+            NicModel::by_default(nics.first().map_or("", |&n| &topology.node(n).model))
         }
-        // A path that no card supports is shown, but not recommended.
-        let on_a_card = PathModel::ALL.iter().zip(&ns).filter(|(path, _)| path.on_a_card());
-        let known = on_a_card.filter_map(|(_, &(name, ns))| Some((name, ns?)));
-        let best = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or("none", |b| b.0);
-        let id = |n| topology.node(n).id.clone();
-        let class = topology.distance(gpu, nic).to_string();
-        Advice { gpu: id(gpu), nic: id(nic), class, bytes, best, ns }
     };
-    [8, 4096, 256 << 10].map(of).into()
+    let mut params = crate::sim::params(&args.set)?;
+    let mut origins = Origins::default();
+    for name in args.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0) {
+        origins.set(name, Origin::Read);
+    }
+    if let Some(path) = &args.measured {
+        let measured = measured::read(path)?;
+        measured.check(path, topology)?;
+        measured.apply(&mut params, &mut origins);
+    }
+    Ok(Basis { nic, why: why.to_owned(), params, origins })
 }
 
 /// Every GPU with its NIC, as nodes of the topology.
@@ -106,48 +112,11 @@ fn assigned(source: &Source, topology: &Topology) -> Vec<Assigned<NodeId>> {
     all.collect()
 }
 
-/// Predictions of the pairs whose links and class are known. The rest are counted: the model takes
-/// no guess for a link.
-fn advices(topology: &Topology, pairs: &[Assigned<NodeId>]) -> (Vec<Advice>, usize) {
-    let linked = |n: NodeId| {
-        let has_one = |kind| matches!(kind, Kind::Gpu | Kind::Nic | Kind::Switch);
-        let nodes = topology.ancestry(n).into_iter().map(|n| topology.node(n));
-        nodes.filter(|node| has_one(node.kind)).all(|node| node.link.is_some())
-    };
-    let (mut advice, mut left_out) = (Vec::new(), 0);
-    for pair in pairs {
-        let Some(nic) = pair.nic else { continue };
-        let class = topology.distance(pair.gpu, nic);
-        // A class of a capture leaves ACS aside, which the topology's ways do not.
-        let is_known = pair.class.allows(class) || class == Distance::Phb;
-        if linked(pair.gpu) && linked(nic) && is_known && !is_vague(pair) {
-            advice.extend(advise(topology, pair.gpu, nic));
-        } else {
-            left_out += 1;
-        }
-    }
-    (advice, left_out)
-}
-
-fn is_vague(pair: &Assigned<NodeId>) -> bool {
-    matches!(pair.class, Class::NodeOrSys | Class::Unknown)
-}
-
-fn advice_json(advice: &[Advice], gpu: &str, nic: &str) -> Vec<Value> {
-    let own = advice.iter().filter(|a| a.gpu == gpu && a.nic == nic);
-    own.map(|a| {
-        let ns: serde_json::Map<_, _> =
-            a.ns.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
-        json!({ "bytes": a.bytes, "path": a.best, "completed_ns": ns })
-    })
-    .collect()
-}
-
 fn rows_json(
     source: &Source,
     topology: &Topology,
     pairs: &[Assigned<NodeId>],
-    advice: &[Advice],
+    advice: &All,
 ) -> Vec<Value> {
     let class = |gpu: NodeId, nic: NodeId| {
         let address = |n: NodeId| topology.node(n).id.parse().ok();
@@ -167,7 +136,7 @@ fn rows_json(
             let is_its = pairs.iter().any(|a| a.gpu == gpu && a.nic == Some(nic));
             rows.push(json!({
                 "gpu": g, "nic": n, "class": class(gpu, nic), "assigned": is_its,
-                "advice": advice_json(advice, g, n),
+                "advice": advice::rows(advice, gpu, nic),
             }));
         }
     }
@@ -201,7 +170,7 @@ fn capture_json(source: &Source) -> Value {
     });
     let fans = write_fans(&tree).into_iter().map(|c| {
         let roots: Vec<String> = c.roots.iter().map(ToString::to_string).collect();
-        let seen = if c.is_reported { "reported" } else { "unknown" };
+        let seen = if c.known.is_some() { "reported" } else { "unknown" };
         json!({ "switch": c.switch.to_string(), "chip": c.chip, "roots": roots, "collapse": seen })
     });
     json!({
@@ -246,8 +215,8 @@ pub fn run_to(
     let source = Source::read(args)?;
     let topology = source.topology(args)?;
     let pairs = assigned(&source, &topology);
-    let (advice, left_out) =
-        if args.no_predict { (Vec::new(), 0) } else { advices(&topology, &pairs) };
+    let basis = basis(args, &topology)?;
+    let advice = if args.no_predict { All::default() } else { All::new(&topology, &pairs, &basis) };
     let loaded = match &args.load {
         Some(text) => loads(&topology, &text.parse::<Workload>()?).map_err(|e| e.to_string())?,
         None => Vec::new(),
@@ -265,7 +234,10 @@ pub fn run_to(
     }
     if let Some(path) = &args.json {
         let results = rows_json(&source, &topology, &pairs, &advice);
-        let meta = json!({ "command": "topo", "topology": topology.name, "source": "model" });
+        let meta = json!({
+            "command": "topo", "topology": topology.name, "source": "model",
+            "advice": advice::basis_json(&advice, &basis), "set": args.set,
+        });
         let all = json!({ "meta": meta, "results": results, "capture": capture_json(&source) });
         values::put(path, &(serde_json::to_string_pretty(&all)? + "\n"), out)?;
     }
@@ -278,32 +250,6 @@ pub fn run_to(
             writeln!(out, "{}: no {kind}, so no pair to class", topology.name)?;
         }
     }
-    print_advice(&advice, left_out, out)
-}
-
-fn print_advice(
-    advice: &[Advice],
-    left_out: usize,
-    out: &mut dyn std::io::Write,
-) -> Result<(), Box<dyn std::error::Error>> {
-    if left_out > 0 {
-        writeln!(out, "{left_out} pairs without prediction: a link or the class is not known.")?;
-    }
-    if advice.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "Predicted completion, us (model; ConnectX and wire parameters assumed):")?;
-    for a in advice {
-        let (gpu, nic, class) = (&a.gpu, &a.nic, &a.class);
-        write!(out, "{gpu:>6} {nic:>6} {class:>4} {:>8} B  use {:<15}", a.bytes, a.best)?;
-        for (name, ns) in &a.ns {
-            match ns {
-                Some(ns) => write!(out, "  {name} {:.2}", ns / 1000.0)?,
-                None => write!(out, "  {name} -")?,
-            }
-        }
-        writeln!(out)?;
-    }
-    writeln!(out, "{NO_CARD}.\n{LAYOUT}.")?;
+    write!(out, "{}", advice::text(&topology, &advice, &basis))?;
     Ok(())
 }

@@ -8,7 +8,10 @@
 
 #![forbid(unsafe_code)]
 
+mod origin;
 pub mod scale;
 pub mod sim;
 pub mod tlp;
 pub mod topology;
+
+pub use origin::Origin;

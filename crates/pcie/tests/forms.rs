@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use bellpush_pcie::topology::{
-    Address, Capture, Class, Distance, Kind, Matrix, Rate, Tree, assign, assign_topology, builtin,
-    capture_sysfs, from_lspci, survey_text, unknowns, write_fans,
+    Address, Capture, Class, Collapse, Distance, Kind, Matrix, Rate, Tree, assign, assign_topology,
+    builtin, capture_sysfs, from_lspci, survey_text, unknowns, write_fans,
 };
 
 fn at(text: &str) -> Address {
@@ -330,13 +330,46 @@ fn the_collapse_is_reported_of_one_platform_alone() {
         let capture = from_lspci(&three_switches(root_port)).unwrap();
         let all = write_fans(&Tree::new(&capture));
         assert_eq!(all.len(), 3, "{root_port}");
-        assert!(all.iter().all(|c| c.is_reported == is_reported && c.roots.len() == 2));
+        assert!(all.iter().all(|c| c.known.is_some() == is_reported && c.roots.len() == 2));
         let text = survey_text(&Tree::new(&capture), None);
         assert_eq!(text.contains("on this platform is unknown"), !is_reported, "{text}");
+        // The simulation knows what the drawing does.
+        let topology = Tree::new(&capture).topology("t", 22.0).unwrap();
+        assert_eq!(matches!(topology.collapse(), Collapse::Seen(c) if c.roots == 2), is_reported);
         assert!(text.contains("(Broadcom PEX890xx)"), "{text}");
     }
     // Two root ports: each has one other.
     let two = three_switches("1022:153e");
     let two = from_lspci(&two[..two.find("30:01.1").unwrap()]).unwrap();
     assert_eq!(write_fans(&Tree::new(&two)), []);
+}
+
+/// What no machine has is refused where it stands, not drawn.
+#[test]
+fn bridges_that_contradict_each_other_are_refused() {
+    let bridge = |at: &str, buses: &str| {
+        format!(
+            "{at} PCI bridge [0604]: A [8086:0001]\n\tBus: primary=00, {buses}, sec-latency=0\n"
+        )
+    };
+    let refused = |text: &str| from_lspci(text).unwrap_err().to_string();
+    let one = bridge("00:01.0", "secondary=01, subordinate=02");
+    assert!(from_lspci(&one).is_ok());
+    let two = one.clone() + &bridge("00:02.0", "secondary=01, subordinate=01");
+    assert_eq!(refused(&two), "line 4: both 0000:00:01.0 and 0000:00:02.0 lead to bus 01");
+    let own = bridge("01:00.0", "secondary=01, subordinate=01");
+    assert_eq!(refused(&own), "line 2: 0000:01:00.0 leads to buses 01-01, not above its own");
+    let cycle = one.clone() + &bridge("01:00.0", "secondary=00, subordinate=01");
+    assert!(refused(&cycle).starts_with("line 4: 0000:01:00.0 leads to buses 00-01"));
+    let backwards = bridge("00:01.0", "secondary=05, subordinate=04");
+    assert!(refused(&backwards).starts_with("line 2: "));
+    assert!(from_lspci(&bridge("00:01.0", "secondary=00, subordinate=00")).is_ok());
+    let tree = "-[0000:00]-+-01.0-[01]----00.0\n           \\-02.0-[01]----00.0\n";
+    assert_eq!(refused(tree), "line 2: both 0000:00:01.0 and 0000:00:02.0 lead to bus 01");
+    // The same bridge, told twice, is one.
+    assert!(from_lspci(&(one.clone() + &one)).is_ok());
+    let mut merged = from_lspci(&one).unwrap();
+    merged.merge(from_lspci(&bridge("00:02.0", "secondary=01, subordinate=01")).unwrap());
+    assert!(merged.contradiction().unwrap().contains("lead to bus 01"));
+    assert_eq!(from_lspci(&one).unwrap().contradiction(), None);
 }

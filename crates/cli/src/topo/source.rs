@@ -62,6 +62,9 @@ impl Source {
                 let one = from_lspci(&read(path)?);
                 capture.merge(one.map_err(|e| format!("{}: {e}", path.display()))?);
             }
+            if let Some(what) = capture.contradiction() {
+                return Err(format!("--from: {what}: are these files of one machine?").into());
+            }
             return Ok(Self::Captured(capture, matrix));
         }
         match (args.topology.as_deref(), matrix) {

@@ -1,10 +1,11 @@
 //! Builds the simulated fabric of a topology: two hosts, joined by a wire.
 
 use super::{
-    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, Params, ServerId, Sim,
+    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, IotlbSpec, Load, Params,
+    Program, ServerId, Sim, Step,
 };
 use crate::tlp::{Addressing, Overhead};
-use crate::topology::{Kind, NodeId, PcieLink, Topology};
+use crate::topology::{Iommu, Kind, NodeId, PcieLink, Topology};
 
 /// Bytes that RoCEv2 adds to the data of one packet: Ethernet with preamble, FCS and gap 38, IPv4
 /// 20, UDP 8, BTH 12, ICRC 4.
@@ -325,6 +326,18 @@ impl TestBed {
     }
 }
 
+impl TestBed {
+    /// Time in which an SM loads a word of host memory beside the NIC, ns.
+    pub(super) fn host_word_ns(&mut self) -> f64 {
+        let mut p = Program::new(8);
+        let (by, at) = (self.near.sm, self.near.memory);
+        p.task(Step::Read { by, at, bytes: 8, addr: 0, request_bytes: 32 }, &[]);
+        let run = self.sim.run(vec![Load { program: p, window: 1, count: 1 }]);
+        // Host memory is no peer: nothing refuses it, and one read alone ends.
+        run.map_or(0.0, |r| r[0].median_ns())
+    }
+}
+
 /// Limits of a device's reads from a peer by the root complexes on the way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerLimits {
@@ -378,5 +391,13 @@ fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
         cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),
         nic_memory: sim.add_server(),
     };
+    let translates =
+        |n: NodeId| t.ancestry(n).into_iter().any(|up| t.node(up).iommu == Iommu::Translates);
+    let requesters = [(spec.gpu, host.sm), (spec.nic, host.nic), (spec.nic, host.nic_peer)];
+    let mut iotlb = None;
+    for (_, endpoint) in requesters.into_iter().filter(|(n, _)| translates(*n)) {
+        let iotlb = *iotlb.get_or_insert_with(|| sim.add_iotlb(IotlbSpec::of(p)));
+        sim.translate(endpoint, iotlb);
+    }
     (host, nodes)
 }

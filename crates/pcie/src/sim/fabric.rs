@@ -155,6 +155,12 @@ impl Fabric {
         self.routes.len() as u32 - 1
     }
 
+    /// A channel and its reverse direction, whose rate carries its DLLPs.
+    pub fn specs_of(&self, channel: u32) -> [Option<&ChannelSpec>; 2] {
+        let own = &self.channels[channel as usize];
+        [Some(&own.spec), self.channels.get(own.reverse as usize).map(|c| &c.spec)]
+    }
+
     pub fn route_mps(&self, route: u32) -> u32 {
         self.routes[route as usize].mps_bytes
     }

@@ -9,7 +9,9 @@
 //! memory, at the link's raw rate, before it reports completion (pcie-bench, section 6: the NFP's
 //! DMA engines work on internal memory, from which data are copied on).
 
-use super::{ChannelSpec, Completer, EndpointSpec, Load, Program, Ps, Sim, SimError, Step, Until};
+use super::{
+    ChannelSpec, Completer, EndpointSpec, IotlbSpec, Load, Program, Ps, Sim, SimError, Step, Until,
+};
 use crate::tlp::Config;
 
 /// Operations that the benchmark keeps in flight.
@@ -140,6 +142,17 @@ pub fn simulate_nfp(
     metric: Metric,
     bytes: u32,
 ) -> Result<f64, SimError> {
+    simulate_translated(device, host, metric, bytes, None)
+}
+
+/// The same behind an IOMMU.
+pub(super) fn simulate_translated(
+    device: &NfpDevice,
+    host: &NfpHost,
+    metric: Metric,
+    bytes: u32,
+    iotlb: Option<IotlbSpec>,
+) -> Result<f64, SimError> {
     let config = Config::pcie_bench();
     let overhead = config.overhead();
     let raw_gbps = config.link.raw_gbps();
@@ -167,6 +180,10 @@ pub fn simulate_nfp(
     let endpoint = EndpointSpec { tags: device.tags, completer, relaxed: false, host_side: true };
     let nfp = sim.add_endpoint(own, endpoint);
     let memory = sim.add_endpoint(host_node, endpoint);
+    if let Some(spec) = iotlb {
+        let iotlb = sim.add_iotlb(spec);
+        sim.translate(nfp, iotlb);
+    }
     let (staging, issue) = (sim.add_server(), sim.add_server());
 
     let mut p = Program::new(u64::from(bytes));

@@ -14,13 +14,19 @@ mod fabric;
 mod flows;
 mod h200;
 mod hosts;
+mod imprint;
+mod iommu;
+mod iotlb;
+mod nic;
 mod ops;
 mod params;
 mod peers;
 mod probe;
 mod program;
+mod rank;
 mod run;
 mod study;
+mod what;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -42,15 +48,21 @@ pub use hosts::{
     HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HostCheck, HostRow, Metric, NfpDevice, NfpHost,
     simulate_host_row, simulate_nfp,
 };
-pub use ops::{LAYOUT, NO_CARD, PathModel, Prediction, predict};
+pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, simulate_iommu_row};
+pub use iotlb::IotlbSpec;
+pub use nic::{NicModel, NoNic};
+pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
 pub use params::{ParamError, Params};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
+pub use rank::{EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank};
 pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
     window_needed_bytes,
 };
+
+pub use what::{Axis, MOST_COMBINATIONS, Question, WhatError};
 
 use calendar::Calendar;
 use fabric::Fabric;
@@ -106,6 +118,9 @@ struct Transfer {
     addr: u64,
     timer: u32,
     until: Until,
+    /// The page that was looked up last, from 1, and when its address is known.
+    page: u64,
+    ready_ps: Ps,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -243,6 +258,10 @@ pub struct Sim {
     free_instances: Vec<u32>,
     running: Vec<Running>,
     rng: u64,
+    iotlbs: Vec<iotlb::Iotlb>,
+    /// IOTLB of each endpoint whose requests are translated, and of the routes that they take.
+    iotlb_of: HashMap<u32, usize>,
+    translated_routes: HashMap<u32, usize>,
 }
 
 impl Sim {
@@ -264,6 +283,9 @@ impl Sim {
             free_instances: Vec::new(),
             running: Vec::new(),
             rng: seed ^ 0x9e37_79b9_7f4a_7c15,
+            iotlbs: Vec::new(),
+            iotlb_of: HashMap::new(),
+            translated_routes: HashMap::new(),
         }
     }
 
@@ -433,6 +455,9 @@ impl Sim {
         let route = self.fabric.add_route(out.iter().map(|h| h.1).collect(), peer);
         self.fabric.add_route(back.iter().map(|h| h.1).collect(), peer);
         self.routes.insert((from.0, to.0), route);
+        if let Some(iotlb) = self.iotlb(from, to) {
+            self.translated_routes.insert(route, iotlb);
+        }
         Ok(route)
     }
 

@@ -1,12 +1,12 @@
 //! Whole operations on every path: from the GPU's first store to the completion that it sees.
 //!
-//! The model assumes the layout that suits a path best, which is not the default one. WQE and
+//! [`Layout::Best`] is the layout that suits a path best, which is not the default one. WQE and
 //! doorbell record lie in GPU memory, behind one fence of GPU scope (`reach::gpu`). By default
 //! endpoints keep both in host memory, behind a fence of system scope, with a second fence on
-//! silicon (`order::strict`). [`LAYOUT`] says so in the output.
+//! silicon (`order::strict`): [`Layout::Card`]. [`LAYOUT`] says so in the output.
 
 use super::build::{Host, MTU_BYTES, TestBed, TestBedSpec};
-use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
+use super::{EndpointId, Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
 
 /// The model of a path: mover of the data, and kick of the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,6 +36,19 @@ pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell r
 pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
      does (on a card BlueFlame saves the WQE's fetch and no fence)";
 
+/// Where queues lie and what orders them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Layout {
+    /// WQE, doorbell record and CQE in GPU memory, one fence of GPU scope; push/inband and
+    /// push/blueflame with none, as the software NIC takes them.
+    #[default]
+    Best,
+    /// A ConnectX (docs/hardware.md): WQE, record and CQE in host memory, a fence of system scope
+    /// before the record and another before the doorbell or the BlueFlame buffer
+    /// (`order::strict`), the GPU polls host memory. BlueFlame saves the fetch of the WQE alone.
+    Card,
+}
+
 impl PathModel {
     /// All paths.
     pub const ALL: [Self; 5] =
@@ -52,12 +65,6 @@ impl PathModel {
         }
     }
 
-    /// Whether a card supports the path as modelled. A path without a fence needs a NIC that
-    /// detects whole data itself.
-    pub const fn on_a_card(self) -> bool {
-        !matches!(self, Self::PushInband | Self::PushBlueflame)
-    }
-
     /// Largest payload in bytes; `None`: unlimited. The BlueFlame buffer has 256 B, of which
     /// control segment, remote address and inline header take 36.
     pub const fn max_bytes(self) -> Option<u64> {
@@ -65,6 +72,10 @@ impl PathModel {
             Self::PushBlueflame => Some(220),
             _ => None,
         }
+    }
+
+    pub(super) fn carries(self, bytes: u32) -> bool {
+        bytes > 0 && self.max_bytes().is_none_or(|max| u64::from(bytes) <= max)
     }
 
     /// Least bytes of the window that an operation needs to make progress: a slot, or two segments
@@ -95,24 +106,26 @@ pub struct Prediction {
 /// Piece of a pipelined copy to host memory.
 const STAGE_BYTES: u32 = 64 << 10;
 
-/// Simulates one operation alone for latency, and `in_flight` at once for bandwidth. `None` where
-/// the path cannot carry the size; an error where the path cannot exist on the topology.
+/// Simulates one operation alone for latency, and `in_flight` at once for bandwidth, with
+/// [`Layout::Best`]. `None` where the path cannot carry the size; an error where the path cannot
+/// exist on the topology.
 pub fn predict(
     spec: TestBedSpec<'_>,
     path: PathModel,
     bytes: u32,
     in_flight: u32,
 ) -> Result<Option<Prediction>, SimError> {
-    if bytes == 0 || path.max_bytes().is_some_and(|max| u64::from(bytes) > max) {
+    if !path.carries(bytes) {
         return Ok(None);
     }
-    // Large messages average their polling phases over their chunks.
-    let alone = measure(spec, path, bytes, 1, if bytes < 1 << 16 { 9 } else { 3 })?;
+    let measure =
+        |window, count| Operation::new(spec, Layout::Best, path, bytes, window).run(count);
+    let alone = measure(1, Operation::alone_runs(bytes))?;
     let loaded = if in_flight > 1 {
         // Enough runs for a steady state, few enough for large messages.
         let n = u64::from(in_flight);
         let runs = (64 * n).min((16 << 20) / u64::from(bytes)).max(4 * n);
-        measure(spec, path, bytes, in_flight, runs)?
+        measure(in_flight, runs)?
     } else {
         alone.clone()
     };
@@ -124,21 +137,45 @@ pub fn predict(
     }))
 }
 
-fn measure(
-    spec: TestBedSpec<'_>,
-    path: PathModel,
-    bytes: u32,
+/// An operation of one path and size, ready to run.
+pub(super) struct Operation {
+    bed: TestBed,
+    program: Program,
     window: u32,
-    count: u64,
-) -> Result<LoadResult, SimError> {
-    let mut bed = TestBed::new(spec);
-    let window_bytes = (spec.params.window_kib * 1024.0) as u32;
-    // Operations in flight share the window: no more of them than slots.
-    let window = window.min((window_bytes / path.least_window_bytes().max(1)).max(1));
-    let share = window_bytes / window;
-    let program = program(&bed, spec.params, path, bytes, share);
-    let mut results = bed.sim.run(vec![Load { program, window, count }])?;
-    Ok(results.remove(0))
+}
+
+impl Operation {
+    /// Runs whose median is the latency: large messages average their polling phases over their
+    /// chunks.
+    pub(super) const fn alone_runs(bytes: u32) -> u64 {
+        if bytes < 1 << 16 { 9 } else { 3 }
+    }
+
+    pub(super) fn new(
+        spec: TestBedSpec<'_>,
+        layout: Layout,
+        path: PathModel,
+        bytes: u32,
+        window: u32,
+    ) -> Self {
+        let mut bed = TestBed::new(spec);
+        let window_bytes = (spec.params.window_kib * 1024.0) as u32;
+        // Operations in flight share the window: no more of them than slots.
+        let window = window.min((window_bytes / path.least_window_bytes().max(1)).max(1));
+        let share = window_bytes / window;
+        let program = program(&mut bed, spec.params, layout, (path, bytes, share));
+        Self { bed, program, window }
+    }
+
+    pub(super) fn run(mut self, count: u64) -> Result<LoadResult, SimError> {
+        let load = Load { program: self.program, window: self.window, count };
+        Ok(self.bed.sim.run(vec![load])?.remove(0))
+    }
+
+    /// What the result depends on: operations of equal imprints take equal times.
+    pub(super) fn imprint(&self) -> String {
+        format!("{} {}", self.window, self.bed.sim.imprint(&self.program))
+    }
 }
 
 struct Writer<'a> {
@@ -149,6 +186,8 @@ struct Writer<'a> {
     mrrs_bytes: u32,
     peer_read_bytes: u32,
     peer_reads: bool,
+    /// Half of the time in which a word of host memory is loaded, of a GPU that polls there.
+    host_poll_ns: Option<f64>,
     /// The last step on the wire of each chunk, and that at the remote GPU.
     wired: Vec<TaskId>,
     landed: Vec<TaskId>,
@@ -160,14 +199,44 @@ impl Writer<'_> {
     }
 
     fn poll(&mut self, after: TaskId) -> TaskId {
-        let half = self.p.sm_ns + self.p.hbm_ns;
+        let half = self.host_poll_ns.unwrap_or(self.p.sm_ns + self.p.hbm_ns);
         let step = Step::Uniform { min_ps: Params::ps(half), max_ps: Params::ps(3.0 * half) };
         self.g.task(step, &[after])
+    }
+
+    /// Where the NIC writes CQEs.
+    fn cq(&self) -> EndpointId {
+        if self.host_poll_ns.is_some() { self.near.memory } else { self.near.hbm }
+    }
+
+    /// `order::strict`: WQE and record into host memory, each behind its fence of system scope. The
+    /// first fence also waits for the payload's acknowledgements.
+    fn announce(&mut self, wqe_bytes: u32, after: &[TaskId], payload: &[TaskId]) -> TaskId {
+        let until = if self.p.fence_pcie_ns > 0.0 { Until::Acked } else { Until::Sent };
+        let (from, to) = (self.near.sm, self.near.memory);
+        let store = |bytes| Step::Write { from, to, bytes, addr: 0, tlp_bytes: 64, until };
+        let built = self.delay(self.p.post_ns, after);
+        let wqe = self.g.task(store(wqe_bytes), &[built]);
+        let fence = self.delay(self.p.fence_pcie_ns, &[payload, &[wqe]].concat());
+        let record = self.g.task(store(4), &[fence]);
+        self.delay(self.p.fence_pcie_ns, &[record])
+    }
+
+    /// A card's doorbell: the NIC fetches the WQE from host memory.
+    fn ring_card(&mut self, after: &[TaskId], payload: &[TaskId]) -> TaskId {
+        let told = self.announce(64, after, payload);
+        let (from, to) = (self.near.sm, self.near.window);
+        let rung = self.g.task(line_write(from, to, 8, 0), &[told]);
+        let begun = self.delay(self.p.nic_process_ns, &[rung]);
+        self.fetch_wqe(self.near.memory, begun)
     }
 
     /// The GPU rings the doorbell. The NIC then fetches the WQE from GPU memory, or from host
     /// memory where no root complex forwards reads.
     fn ring(&mut self, after: &[TaskId]) -> TaskId {
+        if self.host_poll_ns.is_some() {
+            return self.ring_card(after, &[]);
+        }
         // WQE into GPU memory, DBR behind a fence, doorbell behind the same fence.
         let mut built = self.delay(self.p.post_ns + self.p.fence_gpu_ns, after);
         let mut queue = self.near.hbm;
@@ -185,11 +254,11 @@ impl Writer<'_> {
         self.fetch_wqe(queue, begun)
     }
 
-    fn fetch_wqe(&mut self, at: super::EndpointId, after: TaskId) -> TaskId {
+    fn fetch_wqe(&mut self, at: EndpointId, after: TaskId) -> TaskId {
         self.fetch(at, 64, 0, after)
     }
 
-    fn fetch(&mut self, at: super::EndpointId, bytes: u32, addr: u64, after: TaskId) -> TaskId {
+    fn fetch(&mut self, at: EndpointId, bytes: u32, addr: u64, after: TaskId) -> TaskId {
         let peer = at == self.near.hbm;
         let (by, request_bytes) = if peer {
             (self.near.nic_peer, self.peer_read_bytes)
@@ -233,30 +302,50 @@ impl Writer<'_> {
     fn credit(&mut self, i: usize) -> TaskId {
         let wired = self.wired[i];
         let acked = self.delay(self.p.wire_ns, &[wired]);
-        let (from, to) = (self.near.nic, self.near.hbm);
+        let (from, to) = (self.near.nic, self.cq());
         let told = self.g.task(line_write(from, to, 16, 0), &[acked]);
         self.poll(told)
     }
 }
 
-fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: u64) -> Step {
+fn line_write(from: EndpointId, to: EndpointId, bytes: u32, addr: u64) -> Step {
     Step::Write { from, to, bytes, addr, tlp_bytes: 128, until: Until::Visible }
 }
 
 /// The program of one operation, which may use `share` bytes of the window.
-fn program(bed: &TestBed, p: &Params, path: PathModel, bytes: u32, share: u32) -> Program {
+fn program(
+    bed: &mut TestBed,
+    p: &Params,
+    layout: Layout,
+    (path, bytes, share): (PathModel, u32, u32),
+) -> Program {
     let g = Program::new(u64::from(bytes));
+    let host_poll_ns = (layout == Layout::Card).then(|| bed.host_word_ns() / 2.0);
     let (near, far, mrrs_bytes) = (bed.near, bed.far, bed.mrrs_bytes);
     let (peer_read_bytes, peer_reads) = (bed.peer_read_bytes, bed.peer_reads);
     let (wired, landed) = (Vec::new(), Vec::new());
-    let mut w = Writer { g, p, near, far, mrrs_bytes, peer_read_bytes, peer_reads, wired, landed };
+    let mut w = Writer {
+        g,
+        p,
+        near,
+        far,
+        mrrs_bytes,
+        peer_read_bytes,
+        peer_reads,
+        host_poll_ns,
+        wired,
+        landed,
+    };
     match path {
         PathModel::PushInband => inband(&mut w, bytes, share),
         PathModel::PushKernel => push_kernel(&mut w, bytes, share),
         PathModel::PushBlueflame => {
             // Control segment, remote address and inline header, in 64 B stores.
             let total = (bytes + 36).next_multiple_of(64);
-            let built = w.delay(p.post_ns, &[]);
+            let built = match layout {
+                Layout::Best => w.delay(p.post_ns, &[]),
+                Layout::Card => w.announce(total, &[], &[]),
+            };
             let store = Step::Write {
                 from: near.sm,
                 to: near.window,
@@ -331,8 +420,12 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
             acks.push(w.g.task(store, &after));
         }
         // The fence waits for the round trip, for which posted writes did not wait.
-        let fence = w.delay(w.p.fence_pcie_ns, &acks);
-        let wqe = w.ring(&[fence]);
+        let wqe = if w.host_poll_ns.is_some() {
+            w.ring_card(&after, &acks)
+        } else {
+            let fence = w.delay(w.p.fence_pcie_ns, &acks);
+            w.ring(&[fence])
+        };
         for (at, n) in chunks(length, MTU_BYTES) {
             let read = w.read_window(n, &[wqe]);
             w.send(n, base + at, read);
@@ -372,7 +465,7 @@ fn finish(mut w: Writer<'_>) -> Program {
     w.g.mark(delivered, 0);
     let wired = std::mem::take(&mut w.wired);
     let acked = w.delay(w.p.wire_ns, &wired);
-    let (from, to) = (w.near.nic, w.near.hbm);
+    let (from, to) = (w.near.nic, w.cq());
     let cqe = w.g.task(line_write(from, to, 64, 0), &[acked]);
     w.poll(cqe);
     w.g

@@ -99,7 +99,7 @@ impl Sim {
         }
     }
 
-    fn random(&mut self) -> u64 {
+    pub(super) fn random(&mut self) -> u64 {
         // splitmix64.
         self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.rng;
@@ -153,6 +153,8 @@ impl Sim {
                     addr,
                     timer,
                     until,
+                    page: 0,
+                    ready_ps: 0,
                 };
                 let id = self.transfers.put(transfer);
                 self.endpoints[from.0 as usize].writes.push_back(id);
@@ -168,6 +170,8 @@ impl Sim {
                     addr,
                     timer,
                     until: Until::Visible,
+                    page: 0,
+                    ready_ps: 0,
                 };
                 let id = self.transfers.put(transfer);
                 self.endpoints[by.0 as usize].reads.push_back(id);
@@ -289,17 +293,19 @@ impl Sim {
             Class::Posted => {
                 let t = &mut self.transfers.items[owner as usize];
                 t.to_arrive -= bytes;
-                if t.to_arrive > 0 {
+                let left = t.to_arrive;
+                let visible = self.write_translated(owner, left);
+                if left > 0 {
                     return;
                 }
-                let t = *t;
+                let t = self.transfers.items[owner as usize];
                 self.transfers.take(owner);
                 match t.until {
                     Until::Sent => {}
-                    Until::Visible => self.cal.at(self.cal.now, Event::Timer(t.timer)),
+                    Until::Visible => self.cal.at(visible, Event::Timer(t.timer)),
                     Until::Acked => {
                         let back = self.fabric.route_ack_ps(t.route + 1);
-                        self.cal.at(self.cal.now + back, Event::Timer(t.timer));
+                        self.cal.at(visible + back, Event::Timer(t.timer));
                     }
                 }
             }
@@ -307,12 +313,14 @@ impl Sim {
                 let request = self.requests.items[owner as usize];
                 let c = self.endpoints[request.completer as usize].spec.completer;
                 let pieces = request.pieces(c.rcb_bytes);
+                let known = self.read_translated(request.transfer, request.addr);
                 let slowest = self.slowest(pieces, c.wait_ps);
                 let endpoint = &mut self.endpoints[request.completer as usize];
                 let start = (self.cal.now + c.latency_ps).max(endpoint.completer_free);
                 endpoint.completer_free = start + pieces * c.piece_ps;
-                // The waits for the lines overlap, as do those of other requests.
-                self.cal.at(start + slowest + c.piece_ps, Event::Piece(owner));
+                // The waits for the lines overlap, as do those of other requests; so do walks.
+                let walk = known - self.cal.now;
+                self.cal.at(start + walk + slowest + c.piece_ps, Event::Piece(owner));
             }
             Class::Completion => {
                 let request = &mut self.requests.items[owner as usize];

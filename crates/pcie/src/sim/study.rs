@@ -34,7 +34,7 @@ pub fn sweep(
             let (prediction, why_not) = match predict(spec, path, bytes, in_flight) {
                 Ok(Some(p)) => (Some(p), None),
                 Ok(None) => (None, Some("too large for this path".to_owned())),
-                Err(e) => (None, Some(impossible(spec, &e))),
+                Err(e) => (None, Some(impossible(spec, path, &e))),
             };
             rows.push(SweepRow {
                 topology: spec.topology.name.clone(),
@@ -50,19 +50,25 @@ pub fn sweep(
 }
 
 /// Why a path does not exist between a GPU and a NIC: the root complex that refuses, by its name.
-fn impossible(spec: TestBedSpec<'_>, error: &SimError) -> String {
+pub(super) fn impossible(spec: TestBedSpec<'_>, path: PathModel, error: &SimError) -> String {
     let t = spec.topology;
-    // Reads of the NIC; writes either way.
-    let ways = [t.route(spec.nic, spec.gpu), t.route(spec.gpu, spec.nic)];
-    let (by, what) = match error {
-        SimError::NoPeerReads { .. } => (ways[0].refuses_reads(t), "reads"),
-        SimError::NoPeerWrites { .. } => (ways.iter().find_map(|w| w.refuses_writes(t)), "writes"),
-        _ => (None, ""),
+    let (to_nic, to_gpu) = (t.route(spec.gpu, spec.nic), t.route(spec.nic, spec.gpu));
+    let said = |what: &str, n: crate::topology::NodeId| {
+        format!("not possible: {} refuses peer {what}", t.node(n).id)
     };
-    by.map_or_else(
-        || error.to_string(),
-        |n| format!("not possible: {} refuses peer {what}", t.node(n).id),
-    )
+    let text = match error {
+        SimError::NoPeerReads { .. } => to_gpu.refuses_reads(t).map(|n| said("reads", n)),
+        SimError::NoPeerWrites { .. } => {
+            // All but staged ring a doorbell, and push writes into the window.
+            let own = to_nic.refuses_writes(t).filter(|_| path != PathModel::Staged);
+            let landing = to_gpu.refuses_writes(t).map(|n| {
+                format!("{}, which the receiving NIC makes into its GPU", said("writes", n))
+            });
+            own.map(|n| said("writes", n)).or(landing)
+        }
+        _ => None,
+    };
+    text.unwrap_or_else(|| error.to_string())
 }
 
 /// A pair of paths that change order between two sizes of a sweep.

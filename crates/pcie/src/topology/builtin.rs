@@ -56,7 +56,7 @@ pub fn builtin(name: &str) -> Option<Topology> {
         }
         "two-sockets" => {
             roots(&mut b, 2, 1);
-            b.interconnect("s0", "s1", 22.0, None);
+            b.assumed_interconnect("s0", "s1", 22.0);
             pair(&mut b, "rc0", "rc1");
         }
         "dgx-h100" => dgx_h100(&mut b),
@@ -96,7 +96,7 @@ fn pair(b: &mut Builder, gpu_root: &str, nic_root: &str) {
 /// Two Sapphire Rapids sockets, four switches, each with two GPUs and two NICs.
 fn dgx_h100(b: &mut Builder) {
     roots(b, 2, 2);
-    b.interconnect("s0", "s1", 22.0, None);
+    b.assumed_interconnect("s0", "s1", 22.0);
     for s in 0..4 {
         let switch = format!("sw{s}");
         b.add(&switch, Kind::Switch, Some(&format!("rc{s}")), X16, None);
@@ -111,7 +111,7 @@ fn dgx_h100(b: &mut Builder) {
 /// Two Zen 4 sockets with four root complexes each; GPUs and NICs on root ports, no switches.
 fn epyc(b: &mut Builder) {
     roots(b, 2, 4);
-    b.interconnect("s0", "s1", 24.0, None);
+    b.assumed_interconnect("s0", "s1", 24.0);
     for s in 0..2 {
         for i in 0..2 {
             let (gpu, nic) = (2 * s + i, s);

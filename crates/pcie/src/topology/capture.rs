@@ -320,6 +320,16 @@ impl Capture {
         self.numa_nodes = self.numa_nodes.or(other.numa_nodes);
     }
 
+    /// Two bridges that lead to one bus, which files that do not belong together say.
+    pub fn contradiction(&self) -> Option<String> {
+        let mut seen: BTreeMap<(u32, u8), Address> = BTreeMap::new();
+        self.functions().find_map(|f| {
+            let other = seen.insert((f.address.domain, f.buses?.0), f.address)?;
+            let bus = f.buses?.0;
+            Some(format!("both {other} and {} lead to bus {bus:02x}", f.address))
+        })
+    }
+
     /// Whether a function is an SR-IOV virtual one.
     pub fn is_virtual(&self, address: Address) -> bool {
         self.virtuals.contains(&address) || self.get(address).is_some_and(|f| f.is_virtual)

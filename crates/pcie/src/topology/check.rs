@@ -7,6 +7,7 @@ use super::capture::{Address, Capture, Function, Port};
 use super::identity;
 use super::model::{Distance, Kind};
 use super::nvidia_smi::Matrix;
+use super::p2p::{KNOWN_COLLAPSES, KnownCollapse};
 use super::tree::{Class, Tree};
 
 /// A pair of which a capture shows another class than nvidia-smi prints.
@@ -124,10 +125,9 @@ fn nics(
 
 /// A switch from which GPUs can write to GPUs behind several other root ports at once.
 ///
-/// On one platform such writes were seen to lose 75 to 95 % of their rate ("collapse"), while reads
-/// of the same pattern lost nothing: EPYC 9005 (Turin) with PEX890xx switches
-/// (local-inference-lab/rtx6kpro, hardware/collapse-report.md). The cause is not known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// On some platforms such writes were seen to lose 75 to 95 % of their rate ("collapse"), while
+/// reads of the same pattern lost nothing ([`KNOWN_COLLAPSES`]). The cause is not known.
+#[derive(Debug, Clone, PartialEq)]
 pub struct WriteFan {
     /// Upstream port of the switch.
     pub switch: Address,
@@ -137,12 +137,9 @@ pub struct WriteFan {
     pub sources: Vec<Address>,
     /// Other root ports, or GPUs on root buses, to which they can write.
     pub roots: Vec<Address>,
-    /// Whether it was seen on this platform; else it is unknown here.
-    pub is_reported: bool,
+    /// What was seen on this platform; else it is unknown here.
+    pub known: Option<&'static KnownCollapse>,
 }
-
-/// Turin's root port (GPP bridge).
-const TURIN_ROOT_PORT: u16 = 0x153e;
 
 /// Every switch with this pattern.
 pub fn write_fans(tree: &Tree<'_>) -> Vec<WriteFan> {
@@ -165,9 +162,13 @@ pub fn write_fans(tree: &Tree<'_>) -> Vec<WriteFan> {
             continue;
         }
         let chip = capture.get(switch).and_then(identity::switch_chip);
-        let turin = capture.get(first).and_then(identity::device) == Some(TURIN_ROOT_PORT);
-        let is_reported = turin && chip.as_deref().is_some_and(|c| c.contains("PEX890xx"));
-        all.push(WriteFan { switch, chip, sources: sources.clone(), roots, is_reported });
+        let port = capture.get(first).and_then(identity::device);
+        let has = |k: &&KnownCollapse| {
+            let switch = chip.as_deref().is_some_and(|c| c.contains(k.chip));
+            switch && port == Some(k.root_port)
+        };
+        let known = KNOWN_COLLAPSES.iter().find(has);
+        all.push(WriteFan { switch, chip, sources: sources.clone(), roots, known });
     }
     all
 }

@@ -1,19 +1,29 @@
 //! Drawings of a topology: a text tree and an SVG.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::error::one_line;
 use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
+use super::survey::collapse_verdict;
+use crate::Origin;
+
+/// What stands behind a number that was not read.
+fn marked(origin: Origin) -> String {
+    if origin == Origin::Read { String::new() } else { format!(" ({origin})") }
+}
 
 fn label(node: &Node) -> String {
     let mut text = format!("{} {}", node.kind, one_line(&node.id));
     if let Some(link) = node.link {
         let (generation, lanes) = (link.speed.generation().number(), link.speed.lanes());
-        let _ = write!(text, "  Gen{generation} x{lanes} MPS {}", link.mps.bytes());
+        let (from, mark) = (node.link_origin, marked);
+        let _ = write!(text, "  Gen{generation} x{lanes}{}", mark(from.speed));
+        let _ = write!(text, " MPS {}{}", link.mps.bytes(), mark(from.mps));
         if node.kind != Kind::Switch {
-            let _ = write!(text, " MRRS {}", link.mrrs.bytes());
+            let _ = write!(text, " MRRS {}{}", link.mrrs.bytes(), mark(from.mrrs));
         }
     }
     if !node.model.is_empty() {
@@ -48,6 +58,16 @@ fn label(node: &Node) -> String {
     if let Some(bytes) = node.p2p.tlp_bytes {
         let _ = write!(text, "  peer TLPs {bytes} B");
     }
+    for (what, limit) in [
+        ("peer reads", node.p2p.read_gb_per_s),
+        ("peer writes", node.p2p.write_gb_per_s),
+        ("peers", node.p2p.cap_gb_per_s),
+        ("mesh", node.mesh_gb_per_s),
+    ] {
+        if let Some(gb_per_s) = limit {
+            let _ = write!(text, "  {what} {gb_per_s} GB/s");
+        }
+    }
     text
 }
 
@@ -59,9 +79,20 @@ pub fn to_tree(topology: &Topology) -> String {
     }
     for link in topology.interconnects() {
         let (a, b) = (&topology.node(link.a).id, &topology.node(link.b).id);
-        let _ = writeln!(out, "{a} <-> {b}  {} GB/s each way", link.gb_per_s);
+        let (rate, mark) = (link.gb_per_s, marked(link.origin));
+        let _ = writeln!(out, "{a} <-> {b}  {rate} GB/s each way{mark}");
+    }
+    if has_marks(topology) {
+        out.push_str("Numbers without a mark were read.\n");
     }
     out
+}
+
+fn has_marks(topology: &Topology) -> bool {
+    let links = topology.nodes().filter(|(_, n)| n.link.is_some()).map(|(_, n)| n.link_origin);
+    let mut origins = links.flat_map(|l| [l.speed, l.mps, l.mrrs]);
+    origins.any(|o| o != Origin::Read)
+        || topology.interconnects().iter().any(|l| l.origin != Origin::Read)
 }
 
 /// The tree, then the distances of all pairs of a GPU and a NIC.
@@ -83,7 +114,73 @@ pub fn to_text(topology: &Topology) -> String {
         }
         ways(topology, &gpus, &nics, &mut out);
     }
+    peers(topology, &gpus, &mut out);
+    fans(topology, &gpus, &mut out);
     out
+}
+
+/// Widest table of classes, in GPUs.
+const MAX_COLUMNS: usize = 40;
+
+/// Classes of the pairs of GPUs.
+fn peers(topology: &Topology, gpus: &[NodeId], out: &mut String) {
+    if gpus.len() < 2 || gpus.len() > MAX_COLUMNS {
+        return;
+    }
+    let id = |n: NodeId| one_line(&topology.node(n).id);
+    let _ = write!(out, "\n{:10}", "");
+    for &gpu in gpus {
+        let _ = write!(out, "{:>14}", id(gpu));
+    }
+    out.push('\n');
+    for &a in gpus {
+        let _ = write!(out, "{:10}", id(a));
+        for &b in gpus {
+            let class = if a == b { "X".into() } else { topology.distance(a, b).to_string() };
+            let _ = write!(out, "{class:>14}");
+        }
+        out.push('\n');
+    }
+}
+
+/// Switches from which GPUs can write to GPUs behind two or more other root ports, and what is known
+/// of the rate of such writes.
+fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
+    if gpus.len() > MAX_COLUMNS {
+        return;
+    }
+    let mut lines = String::new();
+    for switch in topology.of_kind(Kind::Switch) {
+        let below = |n: &&NodeId| topology.ancestry(**n).contains(&switch);
+        let own: Vec<NodeId> = gpus.iter().filter(below).copied().collect();
+        let Some(&first) = own.first() else { continue };
+        let mut roots = BTreeSet::new();
+        for &to in gpus.iter().filter(|to| !own.contains(to)) {
+            let way = topology.route(first, to);
+            let kind = |n: &NodeId| topology.node(*n).kind;
+            let is_root = |n: &NodeId| kind(n) == Kind::RootComplex;
+            let Some(up) = way.nodes.iter().position(is_root) else { continue };
+            let down = way.nodes.iter().rposition(is_root).unwrap_or(up);
+            // By the uplink of the switch that is nearest to the root complex.
+            let uplink = way.nodes[..up].iter().rfind(|n| kind(n) == Kind::Switch);
+            if uplink == Some(&switch) {
+                roots.extend(way.nodes.get(down + 1).copied());
+            }
+        }
+        if roots.len() < 2 {
+            continue;
+        }
+        let list = |all: &mut dyn Iterator<Item = NodeId>| {
+            all.map(|n| one_line(&topology.node(n).id)).collect::<Vec<_>>().join(", ")
+        };
+        let (sources, to) = (list(&mut own.into_iter()), list(&mut roots.into_iter()));
+        let switch = one_line(&topology.node(switch).id);
+        let _ = writeln!(lines, "  {sources} of switch {switch} to {to}");
+    }
+    if !lines.is_empty() {
+        let what = "Writes of one switch to several root ports at once are possible here:";
+        let _ = write!(out, "\n{what}\n{lines}{}\n", collapse_verdict(topology.collapse()));
+    }
 }
 
 /// The way from each GPU to its nearest NIC, and what decides about it.

@@ -18,8 +18,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::TopologyError;
-use super::model::{Builder, Kind, RawLink, Topology};
+use super::model::{Builder, Kind, LinkOrigin, RawLink, Topology};
 use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
+use crate::Origin;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -197,6 +198,11 @@ fn unspanned(value: u32) -> Spanned<u32> {
     Spanned::new(0..0, value)
 }
 
+/// What a file leaves out has no place in it.
+fn origin(value: &Spanned<u32>) -> Origin {
+    if value.span().is_empty() { Origin::Assumed } else { Origin::Read }
+}
+
 fn gen5() -> Spanned<u32> {
     unspanned(5)
 }
@@ -352,6 +358,11 @@ fn device(
     let parent = Some(e.parent.as_ref().as_str());
     let node = builder.add(e.id.as_ref(), kind, parent, Some(link), Some(line));
     (node.acs, node.port_acs) = (e.acs, e.port_acs);
+    node.link_origin = LinkOrigin {
+        speed: origin(&e.generation).max(origin(&e.lanes)),
+        mps: origin(&e.mps),
+        mrrs: origin(&e.mrrs),
+    };
     node.chip = e.chip.as_ref().map(|c| c.as_ref().clone());
     node.model.clone_from(&e.model);
     Ok(())

@@ -34,6 +34,16 @@ pub enum LoadError {
     /// A collective of fewer than two GPUs.
     #[error("{0} GPUs: a collective needs two")]
     FewGpus(usize),
+    /// A pair that nothing moves data between.
+    #[error("{from}>{to}: {why}")]
+    NoFlow {
+        /// One end.
+        from: String,
+        /// Other end.
+        to: String,
+        /// Why not.
+        why: String,
+    },
     /// A link that the capture does not show.
     #[error("the link of {0} is not known")]
     UnknownLink(String),
@@ -93,6 +103,12 @@ fn capacity(link: PcieLink) -> f64 {
     gbps.map_or(link.speed.raw_gbps(), |e| e.write) / 8.0
 }
 
+/// What is left of a link's rate with TLPs of `cut` bytes in place of MPS, headers of 24 B.
+fn share(cut: u32, mps: u32) -> f64 {
+    let data = |bytes: u32| f64::from(bytes) / f64::from(bytes + 24);
+    data(cut.min(mps)) / data(mps)
+}
+
 fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f64)>, LoadError> {
     let gpus = topology.of_kind(Kind::Gpu);
     let n = gpus.len();
@@ -117,15 +133,35 @@ fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f6
     })
 }
 
-/// Loads of every direction of every link that a workload uses, the busiest first.
+/// Loads of every direction of every link that a workload uses, the busiest first. A root complex
+/// that caps or cuts what it forwards between devices limits what leaves it.
 pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, LoadError> {
     let mut all: Vec<LinkLoad> = Vec::new();
     for (from, to, buffers) in flows(topology, workload)? {
-        for step in topology.path(from, to).windows(2) {
-            let Some(gb_per_s) = rate(topology, step[0], step[1])? else { continue };
+        let way = checked_way(topology, from, to)?;
+        let is_peer = !(is_memory(topology, from) || is_memory(topology, to));
+        // Size to which a root complex on the way has cut the TLPs.
+        let mut cut = u32::MAX;
+        for step in way.windows(2) {
+            let node = topology.node(step[0]);
+            let mut limit = f64::INFINITY;
+            if is_peer && node.kind == Kind::RootComplex {
+                cut = cut.min(node.p2p.tlp_bytes.unwrap_or(u32::MAX));
+                let is_down = topology.node(step[1]).parent == Some(step[0]);
+                let writes = node.p2p.limits()[0];
+                limit = if is_down && writes > 0.0 { writes } else { limit };
+            }
+            let rate = rate(topology, step[0], step[1], cut)?;
+            let gb_per_s = rate.unwrap_or(f64::INFINITY).min(limit);
+            if gb_per_s == f64::INFINITY {
+                continue;
+            }
             let same = |l: &&mut LinkLoad| (l.from, l.to) == (step[0], step[1]);
             match all.iter_mut().find(same) {
-                Some(load) => load.buffers += buffers,
+                Some(load) => {
+                    load.buffers += buffers;
+                    load.gb_per_s = load.gb_per_s.min(gb_per_s);
+                }
                 None => all.push(LinkLoad { from: step[0], to: step[1], buffers, gb_per_s }),
             }
         }
@@ -134,9 +170,38 @@ pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, 
     Ok(all)
 }
 
+fn is_memory(topology: &Topology, id: NodeId) -> bool {
+    matches!(topology.node(id).kind, Kind::Socket | Kind::NumaNode)
+}
+
+/// The way of writes between two ends, if they are ends and nothing refuses the writes.
+fn checked_way(topology: &Topology, from: NodeId, to: NodeId) -> Result<Vec<NodeId>, LoadError> {
+    let id = |n: NodeId| topology.node(n).id.clone();
+    let wrong = |why: String| Err(LoadError::NoFlow { from: id(from), to: id(to), why });
+    if from == to {
+        return wrong("both ends are the same".into());
+    }
+    for end in [from, to] {
+        let kind = topology.node(end).kind;
+        if matches!(kind, Kind::RootComplex | Kind::RootPort | Kind::Switch) {
+            return wrong(format!("a {kind} neither sends nor receives"));
+        }
+    }
+    if is_memory(topology, from) && is_memory(topology, to) {
+        return wrong("neither end is a device".into());
+    }
+    let way = topology.route(from, to);
+    if !(is_memory(topology, from) || is_memory(topology, to))
+        && let Some(root) = way.refuses_writes(topology)
+    {
+        return wrong(format!("{} refuses peer writes", id(root)));
+    }
+    Ok(way.nodes)
+}
+
 /// Rate of the link between two neighbours; `None` for what is no link: a root port's link is that
 /// of the node below it, and a root complex is part of its socket.
-fn rate(topology: &Topology, a: NodeId, b: NodeId) -> Result<Option<f64>, LoadError> {
+fn rate(topology: &Topology, a: NodeId, b: NodeId, cut: u32) -> Result<Option<f64>, LoadError> {
     let lower = if topology.node(a).parent == Some(b) { a } else { b };
     let (upper, node) = (if lower == a { b } else { a }, topology.node(lower));
     if node.parent != Some(upper) {
@@ -145,8 +210,9 @@ fn rate(topology: &Topology, a: NodeId, b: NodeId) -> Result<Option<f64>, LoadEr
         return Ok(rates.next().map(|l| l.gb_per_s));
     }
     match (node.kind, node.link) {
-        (Kind::RootComplex | Kind::RootPort | Kind::Socket, _) => Ok(None),
-        (_, Some(link)) => Ok(Some(capacity(link))),
+        (Kind::RootComplex, _) => Ok(node.mesh_gb_per_s),
+        (Kind::RootPort | Kind::Socket | Kind::NumaNode, _) => Ok(None),
+        (_, Some(link)) => Ok(Some(capacity(link) * share(cut, link.mps.bytes()))),
         (_, None) => Err(LoadError::UnknownLink(node.id.clone())),
     }
 }
@@ -175,6 +241,28 @@ mod tests {
         assert!((all[0].buffers - 2.0).abs() < 1e-9 && all[0].gb_per_s == 22.0);
     }
 
+    /// What the simulation says of the same flow.
+    #[test]
+    fn root_complexes_cap_cut_and_refuse() {
+        let t = builtin("two-root-complexes").unwrap();
+        let narrowest = |t: &Topology| {
+            loads(t, &"gpu0>nic0".parse().unwrap())
+                .map(|l| l[0].gb_per_s)
+                .map_err(|e| e.to_string())
+        };
+        assert!(narrowest(&t).unwrap() > 50.0);
+        assert_eq!(narrowest(&t.map_p2p(|p| p.cap_gb_per_s = Some(9.0))), Ok(9.0));
+        assert_eq!(narrowest(&t.map_p2p(|p| p.write_gb_per_s = Some(7.0))), Ok(7.0));
+        assert!(narrowest(&t.map_p2p(|p| p.read_gb_per_s = Some(7.0))).unwrap() > 50.0);
+        let cut = narrowest(&t.map_p2p(|p| p.tlp_bytes = Some(64))).unwrap();
+        assert!((cut / narrowest(&t).unwrap() - (64.0 / 88.0) / (256.0 / 280.0)).abs() < 1e-9);
+        let refused = narrowest(&t.map_p2p(|p| p.writes = Some(false))).unwrap_err();
+        assert_eq!(refused, "gpu0>nic0: rc0 refuses peer writes");
+        // Host memory is no peer.
+        let closed = t.map_p2p(|p| (p.writes, p.cap_gb_per_s) = (Some(false), Some(9.0)));
+        assert!(loads(&closed, &"gpu0>s0".parse().unwrap()).unwrap()[0].gb_per_s > 50.0);
+    }
+
     #[test]
     fn what_is_no_workload_is_refused() {
         for text in ["", "ring", "gpu0", "gpu0>", "gpu0>gpu1,"] {
@@ -183,6 +271,13 @@ mod tests {
         let t = builtin("same-switch").unwrap();
         let refused = |text: &str| loads(&t, &text.parse().unwrap()).unwrap_err().to_string();
         assert_eq!(refused("all-reduce"), "1 GPUs: a collective needs two");
+        for (text, why) in [
+            ("gpu0>gpu0", "gpu0>gpu0: both ends are the same"),
+            ("gpu0>sw0", "gpu0>sw0: a switch neither sends nor receives"),
+            ("rc0>gpu0", "rc0>gpu0: a root complex neither sends nor receives"),
+        ] {
+            assert_eq!(refused(text), why);
+        }
         assert_eq!(refused("gpu0>gpu7"), "\"gpu7\": the topology has no such device");
     }
 }

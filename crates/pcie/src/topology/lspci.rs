@@ -4,6 +4,8 @@
 //! Lines before the first device are skipped, as are lines that start with `#`, `pcilib:` and
 //! `lspci:`. Lines of a device that say nothing of its place or link are skipped as well.
 
+use std::collections::BTreeMap;
+
 use super::capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, Port, Rate, hex};
 use super::identity;
 
@@ -36,11 +38,15 @@ struct Reader {
     /// Columns of the open branches of the tree, with their places.
     branches: Vec<(usize, Place)>,
     device: Option<Device>,
+    /// The bridge that leads to each bus.
+    leads: BTreeMap<(u32, u8), Address>,
 }
 
 /// A device of `lspci -v` while its lines are read.
 struct Device {
     function: Function,
+    /// The buses that its last line says it leads to.
+    leads: Option<(u8, u8)>,
     in_acs: bool,
     sees_extended: bool,
     virtual_functions: u32,
@@ -69,6 +75,7 @@ impl Reader {
             self.end_device();
             self.device = Some(Device {
                 function,
+                leads: None,
                 in_acs: false,
                 sees_extended: false,
                 virtual_functions: 0,
@@ -78,10 +85,35 @@ impl Reader {
             return Ok(());
         }
         match &mut self.device {
-            Some(device) if line.starts_with([' ', '\t']) => device.attribute(trimmed, at),
+            Some(device) if line.starts_with([' ', '\t']) => {
+                device.attribute(trimmed, at)?;
+                let (bridge, buses) = (device.function.address, device.leads.take());
+                buses.map_or(Ok(()), |buses| self.lead(bridge, buses, at))
+            }
             Some(_) => Err(CaptureError::new(at, "neither a device nor a line of one")),
             // What stands before: a prompt, a title.
             None => Ok(()),
+        }
+    }
+
+    /// Notes that a bridge leads to these buses: above its own, where no other leads.
+    fn lead(&mut self, bridge: Address, buses: (u8, u8), at: usize) -> Result<(), CaptureError> {
+        let (first, last) = buses;
+        // Nobody has configured it.
+        if buses == (0, 0) {
+            return Ok(());
+        }
+        if first <= bridge.bus || last < first {
+            let reason =
+                format!("{bridge} leads to buses {first:02x}-{last:02x}, not above its own");
+            return Err(CaptureError::new(at, reason));
+        }
+        match self.leads.insert((bridge.domain, first), bridge) {
+            Some(other) if other != bridge => {
+                let reason = format!("both {other} and {bridge} lead to bus {first:02x}");
+                Err(CaptureError::new(at, reason))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -190,6 +222,7 @@ impl Reader {
                 Ok(Place::Bus(domain, first))
             }
             (Place::Bus(..), Some(bridge)) => {
+                self.lead(bridge, (first, last), at)?;
                 let function = self.capture.functions.get_mut(&bridge);
                 function.into_iter().for_each(|f| f.set_buses(first, last));
                 Ok(Place::Bus(domain.unwrap_or(bridge.domain), first))
@@ -318,7 +351,9 @@ impl Device {
                     let wrong = |_| CaptureError::new(at, format!("{n:x} is no bus"));
                     u8::try_from(n).map_err(wrong)
                 };
-                f.set_buses(byte(first)?, byte(last)?);
+                let buses = (byte(first)?, byte(last)?);
+                f.set_buses(buses.0, buses.1);
+                self.leads = Some(buses);
             }
         } else if line.starts_with("LnkCap:") {
             f.max = rate(line);

@@ -16,11 +16,13 @@ mod error;
 #[cfg(feature = "toml")]
 mod file;
 mod identity;
+mod knob;
 mod load;
 mod lspci;
 mod model;
 mod nvidia_smi;
 mod p2p;
+mod part;
 mod profiles;
 mod route;
 mod survey;
@@ -35,11 +37,15 @@ pub use draw::{to_svg, to_svg_loaded, to_text, to_tree};
 pub use error::TopologyError;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
+pub use knob::Knob;
 pub use load::{LinkLoad, LoadError, Workload, loads};
 pub use lspci::from_lspci;
-pub use model::{Builder, Distance, Interconnect, Kind, Node, NodeId, PcieLink, RawLink, Topology};
+pub use model::{
+    Builder, Distance, Interconnect, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology,
+};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
-pub use p2p::{Chip, Collapse, Iommu, P2p, PostedCollapse, Slot};
+pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};
+pub use part::Guess;
 pub use profiles::{PROFILES, RootProfile};
 pub use route::{Redirect, Route};
 pub use survey::{matrix_text, survey_text};

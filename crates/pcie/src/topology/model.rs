@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::error::TopologyError;
 use super::p2p::{Chip, Collapse, Iommu, P2p, Slot};
+use crate::Origin;
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
 /// Most levels of nodes: a domain of PCI has 256 buses (PCIe base specification 2.2.6.2, bus numbers of 8 bits).
@@ -74,6 +75,17 @@ pub struct PcieLink {
     pub mrrs: Mrrs,
 }
 
+/// Where the numbers of a node's link come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkOrigin {
+    /// Generation and width.
+    pub speed: Origin,
+    /// Maximum payload size.
+    pub mps: Origin,
+    /// Maximum read request size.
+    pub mrrs: Origin,
+}
+
 /// One node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
@@ -86,6 +98,8 @@ pub struct Node {
     /// Link to the parent. `None` for sockets, for root complexes, and for root ports, whose link
     /// is that of the node below.
     pub link: Option<PcieLink>,
+    /// Where the link's numbers come from.
+    pub link_origin: LinkOrigin,
     /// Peer-to-peer behaviour; it applies to root complexes.
     pub p2p: P2p,
     /// Whether access control services (ACS) of the ports below this switch or root port redirect
@@ -115,6 +129,8 @@ pub struct Interconnect {
     pub b: NodeId,
     /// Bandwidth for peer traffic each way, GB/s.
     pub gb_per_s: f64,
+    /// Where it comes from.
+    pub origin: Origin,
 }
 
 /// A checked topology.
@@ -197,7 +213,7 @@ struct RawNode {
 pub struct Builder {
     name: String,
     nodes: Vec<RawNode>,
-    interconnects: Vec<(String, String, f64, Option<usize>)>,
+    interconnects: Vec<(String, String, f64, Origin, Option<usize>)>,
     chips: Vec<Chip>,
     slots: Vec<Slot>,
     collapse: Collapse,
@@ -230,6 +246,7 @@ impl Builder {
             kind,
             parent: None,
             link: None,
+            link_origin: LinkOrigin::default(),
             p2p: P2p::default(),
             acs: false,
             port_acs: None,
@@ -246,7 +263,16 @@ impl Builder {
 
     /// Joins two sockets.
     pub fn interconnect(&mut self, a: &str, b: &str, gb_per_s: f64, line: Option<usize>) {
-        self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, line));
+        self.joined(a, b, gb_per_s, Origin::Read, line);
+    }
+
+    /// Joins two sockets by a link whose rate nothing shows.
+    pub fn assumed_interconnect(&mut self, a: &str, b: &str, gb_per_s: f64) {
+        self.joined(a, b, gb_per_s, Origin::Assumed, None);
+    }
+
+    fn joined(&mut self, a: &str, b: &str, gb_per_s: f64, origin: Origin, line: Option<usize>) {
+        self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, origin, line));
     }
 
     /// Adds a chip, which switches name in [`Node::chip`].
@@ -342,7 +368,7 @@ impl Builder {
         }
         check_slots(&self.slots, &nodes, &lines)?;
         let mut interconnects = Vec::new();
-        for (a, b, gb_per_s, line) in self.interconnects {
+        for (a, b, gb_per_s, origin, line) in self.interconnects {
             positive(gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
             let ends = [find(&a, "interconnect", line)?, find(&b, "interconnect", line)?];
             let are_sockets = ends.iter().all(|end| nodes[end.0].kind == Kind::Socket);
@@ -350,7 +376,7 @@ impl Builder {
                 return Err(TopologyError::NotSockets { line, a, b });
             }
             let [a, b] = ends;
-            interconnects.push(Interconnect { a, b, gb_per_s });
+            interconnects.push(Interconnect { a, b, gb_per_s, origin });
         }
         let topology = Topology {
             name: self.name,

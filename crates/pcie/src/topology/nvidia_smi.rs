@@ -275,7 +275,7 @@ impl Matrix {
                 let node = b.add(&id("socket", i), Kind::Socket, None, None, None);
                 node.model = numa.map_or_else(String::new, |n| format!("NUMA node {n}"));
                 for &other in &firsts {
-                    b.interconnect(&id("socket", other), &id("socket", i), socket_gb_per_s, None);
+                    b.assumed_interconnect(&id("socket", other), &id("socket", i), socket_gb_per_s);
                 }
                 firsts.push(i);
             }

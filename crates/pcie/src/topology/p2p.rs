@@ -45,7 +45,7 @@ pub enum Iommu {
     Off,
     /// Device addresses are translated. No switch can route them to a peer, so all peer traffic
     /// goes up to the root complex. Hits cost no time that pcie-bench (Neugebauer et al., SIGCOMM
-    /// 2018, section 6.5) could measure; misses are not modelled.
+    /// 2018, section 6.5) could measure; misses cost the simulation's `iotlb_walk_ns`.
     Translates,
 }
 
@@ -101,4 +101,39 @@ pub struct PostedCollapse {
     pub gb_per_s: f64,
     /// Who saw it.
     pub source: String,
+}
+
+/// A platform that was seen to collapse, and how a capture shows that it is one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KnownCollapse {
+    /// Platform.
+    pub platform: &'static str,
+    /// Device of its root ports.
+    pub(super) root_port: u16,
+    /// Part of the name of its switches.
+    pub(super) chip: &'static str,
+    sources: u32,
+    roots: u32,
+    gb_per_s: f64,
+    source: &'static str,
+}
+
+/// All that anybody saw. The simulation, the drawings and the warnings have it from here or from a
+/// topology file.
+pub const KNOWN_COLLAPSES: [KnownCollapse; 1] = [KnownCollapse {
+    platform: "EPYC 9005 (Turin) with PEX890xx switches",
+    root_port: 0x153e,
+    chip: "PEX890xx",
+    sources: 2,
+    roots: 2,
+    gb_per_s: 2.7,
+    source: "local-inference-lab/rtx6kpro, hardware/collapse-report.md",
+}];
+
+impl KnownCollapse {
+    /// What was seen, as a topology has it.
+    pub fn seen(&self) -> PostedCollapse {
+        let Self { sources, roots, gb_per_s, .. } = *self;
+        PostedCollapse { sources, roots, gb_per_s, source: self.source.to_owned() }
+    }
 }

@@ -177,11 +177,12 @@ impl Route {
         let mut notes = Vec::new();
         match self.redirect {
             Some(Redirect::Port(n)) => {
-                notes.push(format!("ACS in the port above {} redirects to the root complex", id(n)));
+                notes
+                    .push(format!("ACS in the port above {} redirects to the root complex", id(n)));
             }
             Some(Redirect::Iommu(n)) => notes.push(format!(
-                "the IOMMU of {} translates: peer traffic goes through the root complex; misses are \
-                 not modelled",
+                "the IOMMU of {} translates: peer traffic goes through the root complex; its cache \
+                 misses where there are more pages (iommu_pages) than entries (iotlb_entries)",
                 id(n)
             )),
             None => {}
@@ -193,7 +194,10 @@ impl Route {
         }
         let (mut unknown, mut passes) = (Vec::new(), Vec::new());
         let mut said: Option<&RootProfile> = None;
-        for n in self.roots(t) {
+        // Host memory is no peer: nothing between devices is allowed or refused on its way.
+        let memory = |n: &NodeId| matches!(t.node(*n).kind, Kind::Socket | Kind::NumaNode);
+        let is_peer = ![self.nodes.first(), self.nodes.last()].into_iter().flatten().any(memory);
+        for n in self.roots(t).filter(|_| is_peer) {
             let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
             for (what, allowed, own) in
                 [("reads", p2p.reads, own.reads), ("writes", p2p.writes, own.writes)]

@@ -9,6 +9,7 @@ use super::error::one_line;
 use super::identity;
 use super::model::Kind;
 use super::nvidia_smi::Matrix;
+use super::p2p::{Collapse, KNOWN_COLLAPSES};
 use super::tree::Tree;
 
 /// Widest table of classes, in devices; a wider one is for the JSON.
@@ -163,14 +164,34 @@ fn warnings(tree: &Tree<'_>, label: &dyn Fn(Address) -> String, out: &mut String
         let (sources, roots) = (sources.join(", "), roots.join(", "));
         let _ = writeln!(out, "  {sources} of switch {} ({chip}) to {roots}", c.switch);
     }
-    let verdict = if all.iter().any(|c| c.is_reported) {
-        "this platform is EPYC 9005 with PEX890xx switches, where such writes were seen to lose\n\
-         \x20 75 to 95 % of their rate, and reads nothing (rtx6kpro, collapse-report.md)"
-    } else {
-        "whether their rate collapses on this platform is unknown; on EPYC 9005 with PEX890xx\n\
-         \x20 switches it did (rtx6kpro, collapse-report.md)"
-    };
-    let _ = writeln!(out, "  {verdict}.");
+    let known = all.iter().find_map(|c| c.known);
+    let collapse = known.map_or(Collapse::Unknown, |k| Collapse::Seen(k.seen()));
+    let _ = writeln!(out, "{}", collapse_verdict(&collapse));
+}
+
+/// What is known of collapses, one sentence on a line.
+pub(super) fn collapse_verdict(collapse: &Collapse) -> String {
+    match collapse {
+        Collapse::Seen(c) => format!(
+            "  seen to collapse: from {} sources and {} root ports on to {} GB/s together; reads lose\n  \
+             nothing ({}).",
+            c.sources,
+            c.roots,
+            c.gb_per_s,
+            short(&c.source)
+        ),
+        Collapse::Absent => "  looked for on this platform, and not there.".to_owned(),
+        Collapse::Unknown => {
+            let on: Vec<String> = KNOWN_COLLAPSES
+                .iter()
+                .map(|k| format!("{} ({})", k.platform, k.seen().source))
+                .collect();
+            let on = on.join(", ");
+            format!(
+                "  whether their rate collapses on this platform is unknown; it did on\n  {on}."
+            )
+        }
+    }
 }
 
 fn comparison(c: &Comparison, out: &mut String) {

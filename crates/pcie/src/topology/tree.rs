@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::capture::{Address, Capture, Function, Port, Rate};
+use super::check::write_fans;
 use super::error::TopologyError;
 use super::identity;
-use super::model::{Builder, Distance, Kind, RawLink, Topology};
+use super::model::{Builder, Distance, Kind, LinkOrigin, RawLink, Topology};
+use super::p2p::Collapse;
+use crate::Origin;
 
 /// Bandwidth between NUMA nodes of one CPU package, GB/s: more than any of its links has, because
 /// no limit of its own has been published.
@@ -55,6 +58,11 @@ impl fmt::Display for Class {
             Self::Unknown => f.pad("?"),
         }
     }
+}
+
+/// A size of payload or read request that a link may have.
+fn legal(size: Option<u32>) -> Option<u32> {
+    size.filter(|s| s.is_power_of_two() && *s <= 4096)
 }
 
 /// Where a chain of bridges starts.
@@ -231,8 +239,12 @@ impl<'a> Tree<'a> {
             let link = self.raw_link(f.address);
             let node = b.add(&f.address.to_string(), kind, Some(&parent), link, None);
             node.model = self.describe(f, link);
+            node.link_origin = self.origin(f);
         }
         self.join(&mut b, &sockets, socket_gb_per_s);
+        if let Some(known) = write_fans(self).iter().find_map(|fan| fan.known) {
+            b.collapse(Collapse::Seen(known.seen()));
+        }
         b.finish()
     }
 
@@ -240,6 +252,7 @@ impl<'a> Tree<'a> {
         let link = (kind == Kind::Switch).then(|| self.raw_link(bridge)).flatten();
         let node = b.add(&bridge.to_string(), kind, Some(parent), link, None);
         let function = self.capture.get(bridge);
+        node.link_origin = function.map(|f| self.origin(f)).unwrap_or_default();
         let redirects = match kind {
             Kind::Switch => self.redirects(bridge),
             _ => function.and_then(|f| f.redirects),
@@ -254,10 +267,17 @@ impl<'a> Tree<'a> {
         let rate = max.or(now)?;
         let f = self.capture.get(address)?;
         let usual = RawLink::new(rate.generation, rate.lanes);
-        let legal = |size: Option<u32>| size.filter(|s| s.is_power_of_two() && *s <= 4096);
         let mps = legal(f.mps).unwrap_or(usual.mps).max(128);
         let mrrs = legal(f.mrrs).unwrap_or(usual.mrrs).max(128);
         Some(RawLink { mps, mrrs, ..usual })
+    }
+
+    /// Where the numbers of [`Tree::raw_link`] come from.
+    fn origin(&self, f: &Function) -> LinkOrigin {
+        let of = |is_read: bool| if is_read { Origin::Read } else { Origin::Assumed };
+        let read = |size: Option<u32>| of(legal(size).is_some_and(|s| s >= 128));
+        let speed = of(self.link(f.address).0.is_some());
+        LinkOrigin { speed, mps: read(f.mps), mrrs: read(f.mrrs) }
     }
 
     /// What stands beside a device in a drawing.
@@ -274,8 +294,6 @@ impl<'a> Tree<'a> {
             ((Some(max), Some(now)), _) if max != now => parts.push(format!("now {now}")),
             _ => {}
         }
-        let assumed = link.is_some() && (f.mps.is_none() || f.mrrs.is_none());
-        parts.extend(assumed.then(|| "MPS and MRRS assumed".to_owned()));
         parts.join(", ")
     }
 
@@ -288,11 +306,11 @@ impl<'a> Tree<'a> {
             let package = numa.and_then(|n| self.capture.package(n));
             let own = firsts.iter().find(|(p, _)| p.is_some() && *p == package);
             if let Some((_, first)) = own {
-                b.interconnect(first, &id(numa), IN_PACKAGE_GB_PER_S, None);
+                b.assumed_interconnect(first, &id(numa), IN_PACKAGE_GB_PER_S);
                 continue;
             }
             for (_, other) in &firsts {
-                b.interconnect(other, &id(numa), socket_gb_per_s, None);
+                b.assumed_interconnect(other, &id(numa), socket_gb_per_s);
             }
             firsts.push((package, id(numa)));
         }

@@ -1,0 +1,261 @@
+//! The path that `bellpush topo` recommends, how sure that is, and what it hangs on.
+
+use std::fmt::Write as _;
+
+use bellpush::pcie::Origin;
+use bellpush::pcie::sim::{
+    EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, NicModel, Origins, Params, Ranking, Ranks,
+    TestBedSpec, rank,
+};
+use bellpush::pcie::topology::{Assigned, Class, Distance, Kind, NodeId, Topology};
+use serde_json::{Value, json};
+
+/// Most kinds of pairs that are ranked: each takes seconds, and a file may have any number.
+const MOST_KINDS: usize = 8;
+/// Most moves that are named behind a tie.
+const MOST_MOVES: usize = 3;
+
+/// What is advised for, and with which numbers.
+pub struct Basis {
+    /// The NIC.
+    pub nic: NicModel,
+    /// Why it is this one.
+    pub why: String,
+    /// Parameters.
+    pub params: Params,
+    /// Where they come from.
+    pub origins: Origins,
+}
+
+/// The advice of one pair.
+pub struct Advice {
+    /// GPU.
+    pub gpu: NodeId,
+    /// NIC.
+    pub nic: NodeId,
+    ranks: Ranks,
+}
+
+/// Advice of all pairs.
+#[derive(Default)]
+pub struct All {
+    /// Of the pairs whose links and class are known.
+    pub of: Vec<Advice>,
+    /// Pairs without: the model takes no guess for a link.
+    unknown: usize,
+    /// Pairs without, since there are too many kinds.
+    too_many: usize,
+}
+
+impl All {
+    /// Ranks the paths of every pair; pairs that differ in nothing are ranked once.
+    pub fn new(topology: &Topology, pairs: &[Assigned<NodeId>], basis: &Basis) -> Self {
+        let mut all = Self::default();
+        let mut kinds: Vec<((Topology, [NodeId; 2]), Ranks)> = Vec::new();
+        for pair in pairs {
+            let Some(nic) = pair.nic else { continue };
+            if !is_known(topology, pair, nic) {
+                all.unknown += 1;
+                continue;
+            }
+            let part = topology.part(pair.gpu, nic);
+            let known = kinds.iter().find(|(kind, _)| *kind == part).map(|k| k.1.clone());
+            let ranks = match known {
+                Some(ranks) => ranks,
+                None if kinds.len() == MOST_KINDS => {
+                    all.too_many += 1;
+                    continue;
+                }
+                None => {
+                    let (gpu, params) = (pair.gpu, &basis.params);
+                    let spec = TestBedSpec { topology, gpu, nic, params, seed: 1 };
+                    let ranks = rank(spec, basis.nic, &basis.origins, &GOALS);
+                    kinds.push((part, ranks.clone()));
+                    ranks
+                }
+            };
+            all.of.push(Advice { gpu: pair.gpu, nic, ranks });
+        }
+        all
+    }
+}
+
+fn is_known(topology: &Topology, pair: &Assigned<NodeId>, nic: NodeId) -> bool {
+    let linked = |n: NodeId| {
+        let has_one = |kind| matches!(kind, Kind::Gpu | Kind::Nic | Kind::Switch);
+        let nodes = topology.ancestry(n).into_iter().map(|n| topology.node(n));
+        nodes.filter(|node| has_one(node.kind)).all(|node| node.link.is_some())
+    };
+    let class = topology.distance(pair.gpu, nic);
+    // A class of a capture leaves ACS aside, which the topology's ways do not.
+    let is_known = pair.class.allows(class) || class == Distance::Phb;
+    let is_vague = matches!(pair.class, Class::NodeOrSys | Class::Unknown);
+    linked(pair.gpu) && linked(nic) && is_known && !is_vague
+}
+
+fn goal(goal: Goal) -> String {
+    match goal {
+        Goal::Latency(bytes) => format!("{bytes} B"),
+        Goal::Rate => "GB/s".to_owned(),
+    }
+}
+
+/// `use pull`, or `tie pull, staged`.
+fn verdict(ranking: &Ranking) -> String {
+    let Some((best, _)) = ranking.paths.first() else { return "use none".to_owned() };
+    if ranking.ties.is_empty() {
+        return format!("use {}", best.name());
+    }
+    let others = ranking.ties.iter().map(|t| format!(", {}", t.path.name()));
+    format!("tie {}{}", best.name(), others.collect::<String>())
+}
+
+fn figure(goal: Goal, f: &Figure) -> String {
+    let unit = if goal == Goal::Rate { 1.0 } else { 1000.0 };
+    let [value, low, high] = [f.value, f.low, f.high].map(|v| v / unit);
+    format!("{value:.2}{} [{low:.2}, {high:.2}]", f.origin.letter())
+}
+
+/// Root complexes on the NIC's way to the GPU of which nobody knows whether they forward reads.
+fn unknown_reads(topology: &Topology, advice: &Advice) -> Option<String> {
+    let way = topology.route(advice.nic, advice.gpu);
+    let unknown = |n: &NodeId| topology.p2p_of(*n).0.reads.is_none();
+    let mut roots: Vec<String> =
+        way.roots(topology).filter(unknown).map(|n| topology.node(n).id.clone()).collect();
+    roots.sort();
+    (!roots.is_empty()).then(|| roots.join(", "))
+}
+
+fn pair_text(topology: &Topology, advice: &Advice, out: &mut String) {
+    let id = |n: NodeId| one_line(&topology.node(n).id);
+    let (gpu, nic) = (id(advice.gpu), id(advice.nic));
+    let class = topology.distance(advice.gpu, advice.nic);
+    for r in &advice.ranks.rankings {
+        let (goal_name, verdict) = (goal(r.goal), verdict(r));
+        let _ = write!(out, "{gpu:>6} {nic:>6} {class:>4} {goal_name:>10}  {verdict:<15}");
+        for (path, f) in &r.paths {
+            let _ = write!(out, "  {} {}", path.name(), figure(r.goal, f));
+        }
+        out.push('\n');
+        for tie in &r.ties {
+            let (shown, more) = tie.because.split_at(tie.because.len().min(MOST_MOVES));
+            let _ = write!(out, "{:32}tie with {}: {}", "", tie.path.name(), shown.join(", "));
+            let _ = match more.len() {
+                0 => writeln!(out),
+                n => writeln!(out, ", and {n} more"),
+            };
+        }
+    }
+    for (path, why) in advice.ranks.rankings.first().map_or(&[][..], |r| &r.absent[..]) {
+        let _ = writeln!(out, "{:32}no {}: {}", "", path.name(), one_line(why));
+    }
+    let pulls =
+        |r: &&Ranking| r.paths.first().is_some_and(|p| p.0 == bellpush::pcie::sim::PathModel::Pull);
+    if let Some(roots) = unknown_reads(topology, advice)
+        && let Some(r) = advice.ranks.rankings.iter().find(pulls)
+    {
+        let next = r.paths.get(1).map_or("none", |p| p.0.name());
+        let _ = writeln!(
+            out,
+            "{:32}peer reads of {}: unknown, taken as allowed; where they are refused there is no \
+             pull: {next} for {}",
+            "",
+            one_line(&roots),
+            goal(r.goal)
+        );
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn causes(all: &[Advice]) -> Vec<&HangsOn> {
+    let mut found: Vec<&HangsOn> = Vec::new();
+    for cause in all.iter().flat_map(|a| &a.ranks.hangs_on) {
+        if !found.contains(&cause) {
+            found.push(cause);
+        }
+    }
+    found
+}
+
+/// What the command prints.
+pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
+    let mut out = String::new();
+    if all.unknown > 0 {
+        let _ = writeln!(
+            out,
+            "{} pairs without prediction: a link or the class is not known.",
+            all.unknown
+        );
+    }
+    if all.too_many > 0 {
+        let _ = writeln!(
+            out,
+            "{} pairs without prediction: they are of more than {MOST_KINDS} different kinds.",
+            all.too_many
+        );
+    }
+    if all.of.is_empty() {
+        return out;
+    }
+    let percent = MOVE * 100.0;
+    let _ = writeln!(out, "Advice for --nic {} ({}).", basis.nic, basis.why);
+    let _ = writeln!(out, "Modelled is {}.", basis.nic.text());
+    let _ = writeln!(
+        out,
+        "us to the completion that the sender sees, and GB/s of eight operations of 64 KiB; \
+         [least, most] with any one\nassumed or fitted number {percent:.0} % less or more. Behind a \
+         number stands the weakest of what it hangs on: m measured, r read,\nf fitted, a assumed. \
+         tie: with one number moved the other is no more than {:.0} % worse.",
+        EQUAL * 100.0
+    );
+    for advice in &all.of {
+        pair_text(topology, advice, &mut out);
+    }
+    let measured = bellpush::pcie::sim::CALIBRATION.iter().map(|c| c.parameter);
+    let measured: Vec<String> = measured
+        .filter(|name| basis.origins.of(name) == Origin::Measured)
+        .filter_map(|name| Some(format!("{name} {:.4}", basis.params.get(name)?)))
+        .collect();
+    if !measured.is_empty() {
+        let _ = writeln!(out, "measured, not moved: {}.", measured.join(", "));
+    }
+    let causes = causes(&all.of);
+    for origin in [Origin::Assumed, Origin::Fitted] {
+        let named: Vec<String> = causes
+            .iter()
+            .filter(|c| c.origin == origin)
+            .map(|c| c.value.map_or(c.name.clone(), |v| format!("{} {v}", c.name)))
+            .collect();
+        if !named.is_empty() {
+            let _ = writeln!(out, "{origin}: {}.", named.join(", "));
+        }
+    }
+    out
+}
+
+/// The advice of one pair as data.
+pub fn rows(all: &All, gpu: NodeId, nic: NodeId) -> Vec<Value> {
+    let own = all.of.iter().filter(|a| a.gpu == gpu && a.nic == nic);
+    own.flat_map(|a| &a.ranks.rankings).map(row).collect()
+}
+
+fn row(r: &Ranking) -> Value {
+    let figures: serde_json::Map<String, Value> =
+        r.paths.iter().map(|(path, f)| (path.name().to_owned(), json!(f))).collect();
+    let (bytes, unit) = match r.goal {
+        Goal::Latency(bytes) => (json!(bytes), "ns"),
+        Goal::Rate => (Value::Null, "GB/s"),
+    };
+    json!({
+        "bytes": bytes, "unit": unit, "path": r.paths.first().map(|p| p.0.name()),
+        "figures": figures, "ties": r.ties, "absent": r.absent,
+    })
+}
+
+/// The numbers that the advice hangs on.
+pub fn basis_json(all: &All, basis: &Basis) -> Value {
+    json!({ "nic": basis.nic, "why": basis.why, "hangs_on": causes(&all.of) })
+}

@@ -1,0 +1,311 @@
+//! Questions "what if": operations under every combination of some values of some numbers.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::rank::in_parallel;
+use super::{Params, PathModel, SweepRow, TestBedSpec, sweep};
+use crate::topology::{Knob, Topology};
+
+/// Most combinations of one question.
+pub const MOST_COMBINATIONS: usize = 64;
+/// Shorter names of parameters.
+const SHORT: [(&str, &str); 2] = [("tags", "nic_tags"), ("window", "window_kib")];
+
+/// Reason why a question was refused.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum WhatError {
+    /// Not `name=values`.
+    #[error("{0:?} is not name=values, such as mrrs=512..4096, acs=on|off or tags=64|128")]
+    Form(String),
+    /// A name that nothing has.
+    #[error("{name:?}: no such number; there are {names}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// All that there are.
+        names: String,
+    },
+    /// A name that stands twice.
+    #[error("{0:?} stands twice")]
+    Twice(String),
+    /// A value that the number cannot have.
+    #[error("{name}={value}: {reason}")]
+    Value {
+        /// The number's name.
+        name: String,
+        /// The value, as given.
+        value: String,
+        /// Why not.
+        reason: String,
+    },
+    /// More combinations than one question may have.
+    #[error("{0} combinations: at most {MOST_COMBINATIONS}")]
+    TooMany(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum What {
+    Knob(Knob),
+    Param(&'static str),
+}
+
+/// A number and the values that it takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// Its name, as given.
+    pub name: String,
+    what: What,
+    /// Its values; of a switch 1 (on) and 0 (off).
+    pub values: Vec<f64>,
+}
+
+impl Axis {
+    /// Whether it is on or off.
+    pub fn is_switch(&self) -> bool {
+        matches!(self.what, What::Knob(knob) if knob.is_switch())
+    }
+
+    /// A value as it is written.
+    pub fn text(&self, value: f64) -> String {
+        match (self.is_switch(), value != 0.0) {
+            (true, true) => "on".into(),
+            (true, false) => "off".into(),
+            _ => value.to_string(),
+        }
+    }
+}
+
+/// A question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Its numbers.
+    pub axes: Vec<Axis>,
+}
+
+fn find(name: &str) -> Result<What, WhatError> {
+    let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
+    let knob = Knob::ALL.into_iter().find(|k| k.name() == long).map(What::Knob);
+    let param = || Params::NAMES.iter().find(|n| **n == long).map(|n| What::Param(n));
+    knob.or_else(param).ok_or_else(|| {
+        let knobs = Knob::ALL.iter().map(|k| k.name());
+        let short = SHORT.iter().map(|s| s.0);
+        let names: Vec<&str> = knobs.chain(short).chain(Params::NAMES.iter().copied()).collect();
+        WhatError::Unknown { name: name.to_owned(), names: names.join(", ") }
+    })
+}
+
+fn values(name: &str, is_switch: bool, text: &str) -> Result<Vec<f64>, WhatError> {
+    let wrong = |value: &str, reason: &str| WhatError::Value {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let mut all: Vec<f64> = Vec::new();
+    for part in text.split('|').map(str::trim) {
+        if is_switch {
+            all.push(match part {
+                "on" => 1.0,
+                "off" => 0.0,
+                _ => return Err(wrong(part, "on or off")),
+            });
+            continue;
+        }
+        let number = |text: &str| {
+            let value: Option<f64> = text.trim().parse().ok();
+            value.filter(|v| v.is_finite()).ok_or_else(|| wrong(part, "not a number"))
+        };
+        let Some((from, to)) = part.split_once("..") else {
+            all.push(number(part)?);
+            continue;
+        };
+        let (mut at, to) = (number(from)?, number(to)?);
+        if !(at > 0.0 && to >= at) {
+            return Err(wrong(part, "a range doubles from more than 0 up"));
+        }
+        while at <= to {
+            all.push(at);
+            at *= 2.0;
+            if all.len() > MOST_COMBINATIONS {
+                return Err(WhatError::TooMany(all.len()));
+            }
+        }
+    }
+    let mut seen: Vec<f64> = Vec::new();
+    all.retain(|v| {
+        !seen.contains(v) && {
+            seen.push(*v);
+            true
+        }
+    });
+    Ok(all)
+}
+
+impl FromStr for Question {
+    type Err = WhatError;
+
+    fn from_str(text: &str) -> Result<Self, WhatError> {
+        let mut axes: Vec<Axis> = Vec::new();
+        for part in text.split(',') {
+            let (name, list) =
+                part.split_once('=').ok_or_else(|| WhatError::Form(part.trim().to_owned()))?;
+            let name = name.trim().to_owned();
+            let what = find(&name)?;
+            if axes.iter().any(|a| a.what == what) {
+                return Err(WhatError::Twice(name));
+            }
+            let is_switch = matches!(what, What::Knob(knob) if knob.is_switch());
+            let values = values(&name, is_switch, list)?;
+            axes.push(Axis { name, what, values });
+        }
+        let count = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()));
+        match count {
+            Some(count) if count <= MOST_COMBINATIONS => Ok(Self { axes }),
+            count => Err(WhatError::TooMany(count.unwrap_or(usize::MAX))),
+        }
+    }
+}
+
+impl Question {
+    /// Every combination: a value for each axis, the last axis turning fastest.
+    pub fn combinations(&self) -> Vec<Vec<f64>> {
+        let mut all: Vec<Vec<f64>> = vec![Vec::new()];
+        for axis in &self.axes {
+            let with = |c: &Vec<f64>, v: f64| [&c[..], &[v]].concat();
+            all = all.iter().flat_map(|c| axis.values.iter().map(move |&v| with(c, v))).collect();
+        }
+        all
+    }
+
+    /// Topology and parameters of one combination.
+    fn apply(
+        &self,
+        topology: &Topology,
+        params: &Params,
+        values: &[f64],
+    ) -> Result<(Topology, Params), WhatError> {
+        let (mut topology, mut params) = (topology.clone(), params.clone());
+        for (axis, &value) in self.axes.iter().zip(values) {
+            let wrong = |reason: String| WhatError::Value {
+                name: axis.name.clone(),
+                value: axis.text(value),
+                reason,
+            };
+            match axis.what {
+                What::Knob(knob) => {
+                    let none = || wrong("no topology has it".into());
+                    topology = topology.with(knob, value).ok_or_else(none)?;
+                }
+                What::Param(name) => {
+                    let (least, most) = Params::range(name);
+                    if !(least..=most).contains(&value) {
+                        return Err(wrong(format!("must be from {least} to {most}")));
+                    }
+                    params.get_mut(name).into_iter().for_each(|own| *own = value);
+                }
+            }
+        }
+        Ok((topology, params))
+    }
+
+    /// Predicts paths and sizes as they are, then under every combination, in its order.
+    ///
+    /// # Errors
+    /// A value that the number cannot have.
+    pub fn answer(
+        &self,
+        spec: TestBedSpec<'_>,
+        paths: &[PathModel],
+        sizes: &[u32],
+        in_flight: u32,
+    ) -> Result<Vec<Vec<SweepRow>>, WhatError> {
+        let mut beds = vec![(spec.topology.clone(), spec.params.clone())];
+        for values in self.combinations() {
+            beds.push(self.apply(spec.topology, spec.params, &values)?);
+        }
+        Ok(in_parallel(beds.len(), |i| {
+            let (topology, params) = &beds[i];
+            sweep(TestBedSpec { topology, params, ..spec }, paths, sizes, in_flight)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::builtin;
+
+    fn answer(topology: &str, what: &str, path: PathModel) -> Vec<Option<f64>> {
+        let t = builtin(topology).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let question: Question = what.parse().unwrap();
+        let rows = question.answer(spec, &[path], &[64 << 10], 8).unwrap();
+        rows.iter().map(|r| r[0].prediction.map(|p| p.gb_per_s)).collect()
+    }
+
+    #[test]
+    fn every_combination_in_order() {
+        let q: Question = "mrrs=512..2048, acs=on|off,tags=64|128|64".parse().unwrap();
+        assert_eq!(q.combinations().len(), 12);
+        assert_eq!(q.combinations()[0], [512.0, 1.0, 64.0]);
+        assert_eq!(q.combinations()[1], [512.0, 1.0, 128.0]);
+        assert_eq!(q.combinations()[11], [2048.0, 0.0, 128.0]);
+        assert_eq!((q.axes[1].text(1.0), q.axes[0].text(512.0)), ("on".into(), "512".into()));
+    }
+
+    #[test]
+    fn values_do_what_they_say() {
+        let tags = answer("two-root-complexes", "tags=8|16|128", PathModel::Pull);
+        let tags: Vec<f64> = tags.into_iter().map(Option::unwrap).collect();
+        // As it is are 128; half the reads, half the rate.
+        assert_eq!(tags[0], tags[3]);
+        assert!((tags[2] / tags[1] - 2.0).abs() < 0.1 && tags[3] > 2.0 * tags[2], "{tags:?}");
+        let reads = answer("same-root-complex", "p2p_reads=on|off", PathModel::Pull);
+        assert!(reads[1] == reads[0] && reads[2].is_none(), "{reads:?}");
+        let cut = answer("same-root-complex", "p2p_cap_gb_per_s=5", PathModel::Pull)[1].unwrap();
+        assert!((cut - 5.0).abs() < 0.3, "{cut}");
+        let far = answer("two-sockets", "socket_gb_per_s=10|100", PathModel::Pull);
+        assert!(far[1].unwrap() < 10.1 && far[2].unwrap() > 40.0, "{far:?}");
+        // ACS and IOMMU send what a switch would turn through the root complex.
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        for knob in [Knob::Acs, Knob::Iommu] {
+            let hops = |on| t.with(knob, on).unwrap().route(gpu, nic).nodes.len();
+            assert_eq!((hops(0.0), hops(1.0)), (3, 5), "{knob:?}");
+        }
+        assert!(t.with(Knob::Mps, 300.0).is_none() && t.with(Knob::Mps, 0.5).is_none());
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused() {
+        let refused = |text: &str| text.parse::<Question>().unwrap_err().to_string();
+        for (text, reason) in [
+            ("", "\"\" is not name=values"),
+            ("mrrs", "\"mrrs\" is not name=values"),
+            ("mrr=512", "\"mrr\": no such number; there are mrrs, mps, gen, acs"),
+            ("acs=yes", "acs=yes: on or off"),
+            ("tags=64,nic_tags=8", "\"nic_tags\" stands twice"),
+            ("mrrs=", "mrrs=: not a number"),
+            ("mrrs=4096..512", "a range doubles"),
+            ("tags=0..8", "a range doubles"),
+            ("tags=inf", "tags=inf: not a number"),
+            ("tags=1..1e300", "combinations: at most 64"),
+            ("tags=1..512,mrrs=128..4096,acs=on|off", "120 combinations: at most 64"),
+        ] {
+            assert!(refused(text).contains(reason), "{text}: {}", refused(text));
+        }
+        let t = builtin("same-switch").unwrap();
+        for (text, reason) in [
+            ("mrrs=300", "mrrs=300: no topology has it"),
+            ("wire_ns=-1", "wire_ns=-1: must be from 0"),
+            ("p2p_tlp_bytes=5000", "no topology has it"),
+        ] {
+            let q: Question = text.parse().unwrap();
+            let error = q.apply(&t, &Params::default(), &q.combinations()[0]).unwrap_err();
+            assert!(error.to_string().contains(reason), "{text}: {error}");
+        }
+    }
+}

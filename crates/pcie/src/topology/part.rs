@@ -1,0 +1,118 @@
+//! The part of a topology that traffic between two devices can touch.
+
+use std::collections::BTreeSet;
+
+use super::model::{Interconnect, Kind, NodeId, Topology};
+use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs};
+
+/// A number that a capture or file does not give, moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guess {
+    /// Bandwidth between sockets, by 30 %.
+    Interconnects,
+    /// Generations of links, by one.
+    Generation,
+    /// MPS of links, to half and twice.
+    Mps,
+    /// MRRS of devices, to half and twice.
+    Mrrs,
+}
+
+impl Guess {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Interconnects, Self::Generation, Self::Mps, Self::Mrrs];
+
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interconnects => "rate between sockets",
+            Self::Generation => "generation of links",
+            Self::Mps => "MPS",
+            Self::Mrrs => "MRRS",
+        }
+    }
+
+    /// The move.
+    pub const fn text(self, up: bool) -> &'static str {
+        match (self, up) {
+            (Self::Interconnects, false) => "rate between sockets -30 %",
+            (Self::Interconnects, true) => "rate between sockets +30 %",
+            (Self::Generation, false) => "assumed links one generation slower",
+            (Self::Generation, true) => "assumed links one generation faster",
+            (Self::Mps, false) => "assumed MPS halved",
+            (Self::Mps, true) => "assumed MPS doubled",
+            (Self::Mrrs, false) => "assumed MRRS halved",
+            (Self::Mrrs, true) => "assumed MRRS doubled",
+        }
+    }
+}
+
+impl Topology {
+    /// The topology of two devices, what is above them, and the sockets between, with names that
+    /// do not depend on the rest: pairs that differ in nothing have equal parts. Also the two
+    /// devices in it. Ways and times in it are those of the whole.
+    pub fn part(&self, a: NodeId, b: NodeId) -> (Self, [NodeId; 2]) {
+        let mut kept: Vec<NodeId> = Vec::new();
+        let mut seen = BTreeSet::new();
+        let mut keep = |nodes: Vec<NodeId>| {
+            kept.extend(nodes.into_iter().filter(|&n| seen.insert(n)));
+        };
+        keep(self.ancestry(a));
+        keep(self.ancestry(b));
+        if let (Some(from), Some(to)) = (self.socket_of(a), self.socket_of(b)) {
+            keep(self.socket_path(from, to));
+        }
+        let new = |n: NodeId| kept.iter().position(|&k| k == n).map(NodeId);
+        let mut part = self.clone();
+        part.name = String::new();
+        part.nodes = kept
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| {
+                let mut node = self.node(n).clone();
+                node.id = format!("n{i}");
+                node.parent = node.parent.and_then(new);
+                if node.kind != Kind::Socket {
+                    node.model.clear();
+                }
+                node
+            })
+            .collect();
+        let joined = |l: &Interconnect| Some(Interconnect { a: new(l.a)?, b: new(l.b)?, ..*l });
+        part.interconnects = self.interconnects.iter().filter_map(joined).collect();
+        let uses = |id: &str, of: fn(&super::Node) -> Option<&String>| {
+            part.nodes.iter().any(|n| of(n).is_some_and(|own| own == id))
+        };
+        part.chips.retain(|c| uses(&c.id, |n| n.chip.as_ref()));
+        part.slots.retain(|s| uses(&s.id, |n| n.slot.as_ref()));
+        let ends = [a, b].map(|n| new(n).unwrap_or(NodeId(0)));
+        (part, ends)
+    }
+
+    /// A copy in which what is assumed of this kind is less or more; `None` where nothing is.
+    pub fn guessed(&self, what: Guess, up: bool) -> Option<Self> {
+        let mut copy = self.clone();
+        if what == Guess::Interconnects {
+            let factor = if up { 1.3 } else { 0.7 };
+            let assumed = copy.interconnects.iter_mut().filter(|l| l.origin.is_uncertain());
+            assumed.for_each(|l| l.gb_per_s *= factor);
+        }
+        for node in &mut copy.nodes {
+            let (Some(link), origin) = (&mut node.link, node.link_origin) else { continue };
+            let step = |bytes: u32| if up { bytes * 2 } else { bytes / 2 };
+            if what == Guess::Generation && origin.speed.is_uncertain() {
+                let number = link.speed.generation().number();
+                let moved = if up { number + 1 } else { number.saturating_sub(1) };
+                let speed = Gen::new(moved).and_then(|g| LinkSpeed::new(g, link.speed.lanes()));
+                link.speed = speed.unwrap_or(link.speed);
+            }
+            if what == Guess::Mps && origin.mps.is_uncertain() {
+                link.mps = Mps::new(step(link.mps.bytes())).unwrap_or(link.mps);
+            }
+            if what == Guess::Mrrs && origin.mrrs.is_uncertain() {
+                link.mrrs = Mrrs::new(step(link.mrrs.bytes())).unwrap_or(link.mrrs);
+            }
+        }
+        (copy != *self).then_some(copy)
+    }
+}
