@@ -1,28 +1,26 @@
-// Callers with a bound of their own on a shared queue pair: they take no ticket that has no room, and end nothing that
-// others need.
+// Callers on a shared queue pair that has no room. Those with a bound of their own take no ticket, and end nothing that
+// others need; the others give theirs back.
 #include <bellpush/impl/order.cuh>
 #include "check.hpp"
 
 namespace bp {
 
-void (*after_room)(), (*after_done)();  // another caller, behind a look at the room, and before a ticket is taken
-const uint64_t *tickets, *progress;
+void (*after_room)(), (*before_swap)();  // another caller, behind a look at the room, and right before the tickets change
+const uint64_t* tickets;
 word_pair seen_pair(const uint64_t* p) {
   const word_pair v = ld_relaxed_gpu_pair(p);
   if (p == tickets) after_room();
   return v;
 }
-uint64_t seen_load(const uint64_t* p) {
-  const uint64_t v = ld_relaxed_gpu(p);
-  if (p == progress) after_done();
-  return v;
+uint64_t seen_swap(uint64_t* p, uint64_t expected, uint64_t desired) {
+  if (p == tickets) before_swap();
+  return atomic_cas_relaxed(p, expected, desired);
 }
-uint32_t seen_load(const uint32_t* p) { return ld_relaxed_gpu(p); }
 
 }  // namespace bp
 
 #define ld_relaxed_gpu_pair seen_pair
-#define ld_relaxed_gpu seen_load
+#define atomic_cas_relaxed seen_swap
 #include <bellpush/bellpush.cuh>
 
 using shared = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
@@ -54,8 +52,7 @@ bp_endpoint endpoint() {
   for (bp_cqe64& cqe : cqes) cqe.op_own = 0xf0;
   for (uint32_t i = 0; i < 64; i++) ready[i] = i;
   bp::tickets = &state.reserved;
-  bp::progress = &state.done;
-  bp::after_room = bp::after_done = [] {};
+  bp::after_room = bp::before_swap = [] {};
   return ep;
 }
 
@@ -74,19 +71,47 @@ int main() {
   const bp_endpoint late = endpoint();
   state.reserved = 63;
   state.ring = (uint64_t)63 << bp::ring_shift;
-  bp::after_done = [] { state.reserved = 64; };
+  bp::before_swap = [] { state.reserved = 64; };
   CHECK(put(bp::within(late, 0)) == BP_TIMEOUT);
   CHECK(put(bp::within(late, 1000)) == BP_TIMEOUT);
   CHECK(state.reserved == 64 && state.error == 0 && status.code == 0);
 
   // Others come all the time, and there is room: it is taken at last.
   const bp_endpoint crowd = endpoint();
-  bp::after_done = [] {
+  bp::before_swap = [] {
     if (state.reserved < 5) state.reserved++;
   };
   state.ring = (uint64_t)5 << bp::ring_shift;
   CHECK(put(bp::within(crowd, 0)) == BP_OK);
   CHECK(state.reserved == 6 && state.error == 0);
+
+  // Without such a bound the ticket comes first. It is given back for the wait: the queue pair goes on.
+  bp_endpoint first = endpoint();
+  first.qp.timeout_ns = 1000;
+  state.reserved = 64;
+  state.ring = (uint64_t)64 << bp::ring_shift;
+  CHECK(put(first) == BP_TIMEOUT);
+  CHECK(state.reserved == 64 && state.error == 0 && status.code == 0);
+
+  // Others hold tickets behind it, and give them back in time.
+  first = endpoint();
+  first.qp.timeout_ns = 1000;
+  state.reserved = 64;
+  state.ring = (uint64_t)64 << bp::ring_shift;
+  static uint32_t swaps;
+  swaps = 0;
+  bp::before_swap = [] { state.reserved = ++swaps < 5 ? 66 : 65; };
+  CHECK(put(first) == BP_TIMEOUT);
+  CHECK(swaps == 5 && state.reserved == 64 && state.error == 0 && status.code == 0);
+
+  // Or do not: a ticket that nobody fills would block theirs.
+  first = endpoint();
+  first.qp.timeout_ns = 1000;
+  state.reserved = 64;
+  state.ring = (uint64_t)64 << bp::ring_shift;
+  bp::before_swap = [] { state.reserved = 66; };
+  CHECK(put(first) == BP_DEAD);
+  CHECK(state.reserved == 66 && status.code == BP_TIMEOUT);
 
   // Somebody has the doorbell's word for a while: that is waited for, however short the bound is.
   const bp_endpoint held = endpoint();

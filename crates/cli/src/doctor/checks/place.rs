@@ -211,7 +211,7 @@ pub fn collapse(m: &Machine) -> Vec<Finding> {
         let found = format!(
             "{gpus} GPUs of one {chip} switch can write to {roots} other root ports at once"
         );
-        let finding = match fan.is_reported {
+        let finding = match fan.known.is_some() {
             true => Finding::warn(found)
                 .expected("writes to one root port at a time")
                 .cost(
