@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::rows;
 use super::test_bed::Measured;
 use crate::cli::CliError;
+use crate::values;
 
 /// A result of `bellpush link --json`.
 #[derive(Debug)]
@@ -76,14 +77,10 @@ impl Row {
 /// # Errors
 /// One line that names the file, the row and the fault.
 pub fn read(path: &Path) -> Result<Saved, CliError> {
-    let wrong = |what: String| {
-        CliError::new(
-            format!("{}: {what}", path.display()),
-            "give a file that 'bellpush link --json' wrote on a GPU",
-        )
-    };
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-    parse(&text).map_err(wrong)
+    let wrong =
+        |what| CliError::new(what, "give a file that 'bellpush link --json' wrote on a GPU");
+    let text = values::read_text(path).map_err(wrong)?;
+    parse(&text).map_err(|what| wrong(format!("{}: {what}", path.display())))
 }
 
 fn parse(text: &str) -> Result<Saved, String> {
@@ -149,6 +146,12 @@ mod tests {
         let saved = parse(&file(json)).unwrap();
         assert_eq!(saved.rows.iter().map(|r| r.0).collect::<Vec<_>>(), probes);
         assert_eq!((saved.link.generation, saved.link.lanes, saved.link.mps), (5, 16, 256));
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_it() {
+        let refused = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(refused.contains("/dev/zero: more than 67108864 bytes"), "{refused}");
     }
 
     #[test]
