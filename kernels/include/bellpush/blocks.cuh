@@ -58,9 +58,9 @@ BP_DEV_COLD bp_status_code put_chunks(bp_endpoint ep, blocks_scope who, uint32_t
   }
 }
 
-// A block that has taken chunks waits for room, with its tickets, and for the word `ring`, each at most the queue pair's
-// timeout, before it takes more or arrives; and the others for it a little longer.
-constexpr uint64_t meet_timeouts = 4;
+// A block that has taken chunks waits for room at most five times the queue pair's timeout (room_for_tickets()), and once
+// for the word `ring`, before it takes more or arrives; and the others for it a little longer.
+constexpr uint64_t meet_timeouts = 7;
 
 // Tells the other blocks of a result, and waits for all; the last one calls `finish(&end)`, if all is well, before the
 // others return.

@@ -16,7 +16,7 @@ BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
 
 // Waits until all tickets below `end` are complete: the bytes are in the peer's memory, or in local memory for get
 // and atomics. BP_TIMEOUT ends only the wait; the operations continue. If a NOP must request the CQE, this is a
-// posting verb too: see reserve() for the effect of a timeout then.
+// posting verb too: see room_for_tickets() for the effect of a timeout then.
 template <class P, class Scope>
 BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
   if (!serves<P>(ep)) return BP_INVALID;

@@ -94,15 +94,52 @@ int main() {
   CHECK(state.reserved == 64 && state.error == 0 && status.code == 0);
 
   // Others hold tickets behind it, and give them back in time.
+  auto& hook = bp_host_current()->grid->hooks.yield;
+  const auto no_hook = hook;
   first = endpoint();
-  first.qp.timeout_ns = 1000;
+  first.qp.timeout_ns = 2000000;
   state.reserved = 64;
   state.ring = (uint64_t)64 << bp::ring_shift;
-  static uint32_t swaps;
-  swaps = 0;
-  bp::before_swap = [] { state.reserved = ++swaps < 5 ? 66 : 65; };
+  bp::before_swap = [] {
+    if (state.reserved == 65) state.reserved = 66;
+    bp::before_swap = [] {};
+  };
+  static uint32_t waits;
+  waits = 0;
+  hook = [](void*) {
+    if (++waits == 10) state.reserved = 65;
+  };
   CHECK(put(first) == BP_TIMEOUT);
-  CHECK(swaps == 5 && state.reserved == 64 && state.error == 0 && status.code == 0);
+  CHECK(waits >= 10 && state.reserved == 64 && state.error == 0 && status.code == 0);
+
+  // Room comes in the ring's first lap, and others have given back more than it took: nothing is waited for twice.
+  first = endpoint();
+  first.qp.timeout_ns = 2000000;
+  state.reserved = 64;
+  state.ring = (uint64_t)64 << bp::ring_shift;
+  waits = 0;
+  hook = [](void*) {
+    if (++waits != 10) return;
+    state.done = 4;
+    state.reserved = 6;
+    state.ring = (uint64_t)6 << bp::ring_shift;
+  };
+  CHECK(put(first) == BP_OK);
+  CHECK(waits >= 10 && state.reserved == 7 && state.error == 0);
+
+  // A wait has read tickets that another caller gives back before its NOP: it waits for that one alone.
+  first = endpoint();
+  first.qp.timeout_ns = 2000000;
+  state.done = state.signalled = 8;
+  state.reserved = 12;
+  state.ring = (uint64_t)8 << bp::ring_shift;
+  bp::after_room = [] {
+    if (state.reserved == 12) state.reserved = 8;
+  };
+  hook = [](void*) { state.done = 9; };
+  CHECK(bp::quiet<shared>(first, bp::thread_scope{}) == BP_OK);
+  CHECK(state.reserved == 9 && state.error == 0);
+  hook = no_hook;
 
   // Or do not: a ticket that nobody fills would block theirs.
   first = endpoint();

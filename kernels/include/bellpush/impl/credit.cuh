@@ -423,32 +423,34 @@ BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, u
 }
 
 // Shared: gives the tickets from `ticket` to `end` back, of which nothing has been written; false if others have taken
-// tickets behind them. Who has read `reserved` meanwhile may wait for tickets that do not come: it finds that no CQE
-// covers them, and posts a NOP.
+// tickets behind them. Who has read `reserved` meanwhile knows of tickets that may not come: see wait_by_nop().
 BP_DEV bool give_back(bp_qp_state* st, uint64_t ticket, uint64_t end) {
   return atomic_cas_relaxed(&st->reserved, end, ticket) == end;
 }
 
-// Shared: waits until tickets `ticket` to `end`, which others have passed by, have room: tickets below `target` are
-// complete. A wait that times out gives them back. Those who hold the tickets behind came at about the same time, and
-// their waits end soon: so it tries as long again. After that the QP is moved to error, because a ticket that is never
-// filled would block every later one for ever.
+// Shared: waits until tickets `ticket` to `end`, behind which others have taken some, have room: tickets below `target`
+// are complete. Meanwhile it gives them back as soon as it can, and waits for room without. Those who hold tickets behind
+// do the same, so that the last goes first. One that has posted does not go, nor those before it: if no room comes for
+// twice the timeout, the QP is moved to error, because a ticket that is never filled would block every later one for ever.
+enum class held { have_room, given_back, failed };
 template <class P>
-BP_DEV bp_status_code wait_with_tickets(const bp_qp& qp, uint64_t ticket, uint64_t end, uint64_t target) {
-  bp_status_code s = wait_done<P>(qp, target);
-  if (s != BP_TIMEOUT) return s;
-  for (deadline wait;;) {
-    if (give_back(state_of(qp), ticket, end)) return BP_TIMEOUT;
-    if (poll_cq<P>(qp, target) >= target) {
-      acquire_done<P>();
-      return BP_OK;
+BP_DEV held wait_with_tickets(const bp_qp& qp, uint64_t ticket, uint64_t end, uint64_t target) {
+  bp_qp_state* st = state_of(qp);
+  for (uint32_t waits = 0; waits < 2; waits++) {
+    for (deadline wait;;) {
+      if (poll_cq<P>(qp, target) >= target) {
+        acquire_done<P>();
+        return held::have_room;
+      }
+      if (error_of<P>(qp) != BP_OK) return held::failed;
+      if (ld_relaxed_gpu(&st->reserved) == end && give_back(st, ticket, end)) return held::given_back;
+      ring_for_others<P>(qp, wait);
+      if (wait.expired(qp.timeout_ns)) break;
+      yield_();
     }
-    if (bp_status_code e = error_of<P>(qp)) return e;
-    if (wait.expired(qp.timeout_ns)) break;
-    yield_();
   }
   fail(qp, BP_TIMEOUT, 0, ticket);
-  return BP_DEAD;
+  return held::failed;
 }
 
 // Tickets that a caller got, or why not, in one register: a leader hands it round, and nothing of it has to lie in memory.
@@ -466,24 +468,30 @@ BP_DEV void note_in_use(bp_qp_state* st, bool writes_slots, uint32_t in_use, uin
   if (writes_slots && in_use > most) atomic_max(&st->max_credits, in_use);
 }
 
-// Shared: room for `n` tickets that have been taken, from `ticket` on. They are given back for the wait, unless others
-// were taken behind them, and taken anew where there is room.
+// Shared: room for `n` tickets that have been taken, from `ticket` on. They are given back for the wait, and taken anew
+// where there is room. Others may take that first: then it waits again, until twice the timeout is over (five times in
+// all, with the wait that then goes on).
 template <class P>
 BP_DEV_COLD uint64_t room_for_tickets(bp_qp qp, uint64_t ticket, uint32_t n, bool writes_slots) {
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
-  // What was seen of the QP's progress is older than the tickets.
-  if (ticket + n > load_done<P>(qp) + limit) {
-    if (give_back(st, ticket, ticket + n)) {
-      if (bp_status_code s = wait_for_room<P>(qp, n, limit, ticket)) return ticket_word(s, 0, false, false);
-      ticket = atomic_add(&st->reserved, n);
+  BP_NO_UNROLL for (uint64_t begun_ns = now_ns();;) {
+    // What was seen of the QP's progress is older than the tickets.
+    const uint64_t end = ticket + n, done = load_done<P>(qp);
+    if (end <= done + limit) {
+      note_in_use(st, writes_slots, (uint32_t)(end - done), 0);
+      return ticket_word(BP_OK, ticket, false, false);
     }
     ring_ready<P>(qp);
-    const bp_status_code s = wait_with_tickets<P>(qp, ticket, ticket + n, ticket + n - limit);
-    if (s != BP_OK) return ticket_word(s, 0, false, false);
+    const bool gave = give_back(st, ticket, end);
+    const held found = gave ? held::given_back : wait_with_tickets<P>(qp, ticket, end, end - limit);
+    if (found == held::have_room) continue;
+    if (found == held::failed) return ticket_word(BP_DEAD, 0, false, false);
+    if (bp_status_code e = error_of<P>(qp)) return ticket_word(e, 0, false, false);
+    if (elapsed_ns(begun_ns) > 2 * qp.timeout_ns) return ticket_word(BP_TIMEOUT, 0, false, false);
+    if (bp_status_code s = wait_for_room<P>(qp, n, limit, ticket)) return ticket_word(s, 0, false, false);
+    ticket = atomic_add(&st->reserved, n);
   }
-  note_in_use(st, writes_slots, (uint32_t)limit, 0);
-  return ticket_word(BP_OK, ticket, false, false);
 }
 
 // Shared: takes `n` tickets for a caller with a bound of its own (within()), only while there is room for all of them.

@@ -10,13 +10,15 @@ namespace detail {
 
 constexpr uint64_t everything = ~uint64_t{0};
 
-// Posts a NOP whose CQE covers all earlier WQEs, and waits for `end`.
+// Posts a NOP whose CQE covers all earlier WQEs, and waits for `end`. On a shared QP that may have counted tickets which
+// were given back since, and which come no more: all that are posted lie before the NOP.
 template <class P, class Scope>
 BP_DEV_COLD bp_status_code wait_by_nop(const bp_qp& qp, Scope scope, uint64_t end) {
-  bp_status_code s = post<P, false>(qp, scope, make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
+  uint64_t after = 0;
+  bp_status_code s = post<P, false>(qp, scope, make_wqe(BP_OP_NOP, 1, 0, 0), none, &after);
   if (scope.rank() == 0) {
     if (s == BP_OK) {
-      s = wait_done<P>(qp, end);
+      s = wait_done<P>(qp, P::shared && after < end ? after : end);
       if (s == BP_OK) acquire_fetched<P>(qp, load_fetched<P>(qp));
     } else if (s == BP_DEAD) {
       s = error_of<P>(qp);  // a wait returns the QP's error
