@@ -44,6 +44,8 @@ pub(super) struct Device {
     copies: CopyLanes,
     /// Held for a whole read-modify-write.
     atomics: Mutex<()>,
+    /// The library's own kernels, once something has asked for them.
+    builtin: Mutex<Option<Arc<LoadedModule>>>,
     name: String,
 }
 
@@ -116,7 +118,8 @@ impl Device {
             return Err(GpuError::UnsupportedArch { name, major, minor });
         }
         let copies = CopyLanes::new(&ctx)?;
-        Ok((Arc::new(Self { ctx, copies, atomics: Mutex::new(()), name }), about))
+        let (atomics, builtin) = (Mutex::default(), Mutex::default());
+        Ok((Arc::new(Self { ctx, copies, atomics, builtin, name }), about))
     }
 
     pub(super) fn ordinal(&self) -> usize {
