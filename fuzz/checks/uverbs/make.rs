@@ -190,7 +190,10 @@ pub fn one(what: u8, input: &mut Input<'_>, s: &Session) -> Option<Made> {
             let kinds: Vec<_> = s.live.iter().map(|live| live.kind).collect();
             let at = usize::from(input.u8());
             let kind = kinds.get(at % kinds.len().max(1)).copied().unwrap_or(Kind::Pd);
-            destroying(kind, &s.pick(input, &[kind]))
+            let picked = s.pick(input, kind.of_one_type());
+            let right = s.live.iter().find(|live| live.handle == picked.handle);
+            let right = right.filter(|_| picked.wrong.is_none());
+            destroying(right.map_or(kind, |live| live.kind), &picked)
         }
         26 => memory::again(input, s),
         27 => change(input, s),

@@ -129,7 +129,8 @@ pub fn device_memory(input: &mut Input<'_>, _: &Session) -> Made {
         .out(attr::ALLOC_DM_RESP_START_OFFSET, 8)
         .out(attr::ALLOC_DM_RESP_PAGE_INDEX, 2)
         .wrong_if((bytes == 0 || bytes == u64::MAX).then_some("as much as there cannot be"));
-    Made::makes(cmd, Live::new(Kind::Dm), move |new, _, done| {
+    Made::makes(cmd, Live::new(Kind::Dm), move |new, cmd, done| {
+        let bytes = cmd.number(attr::ALLOC_DM_LENGTH).unwrap_or(bytes);
         let index: Option<u16> = read(done.answer(attr::ALLOC_DM_RESP_PAGE_INDEX));
         let first = u32::from(index.unwrap_or(0));
         new.pages = (first, first + bytes.div_ceil(4096) as u32);

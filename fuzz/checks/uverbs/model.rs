@@ -32,6 +32,15 @@ impl Kind {
         }
     }
 
+    /// The kinds that one command destroys: to uverbs all of DEVX but its memory are objects of one type.
+    pub fn of_one_type(self) -> &'static [Self] {
+        use Kind::*;
+        const DEVX: [Kind; 5] = [DevxCq, DevxQp, DevxRmp, DevxMkey, DevxGeneral];
+        const ALL: [Kind; 11] = [Pd, Mr, Mw, Cq, Qp, Srq, Xrcd, Ah, Dm, Uar, Umem];
+        let alone = ALL.iter().position(|&kind| kind == self);
+        alone.map_or(&DEVX, |at| &ALL[at..=at])
+    }
+
     /// Whether one that is used is not destroyed.
     pub fn is_kept(self) -> bool {
         use Kind::*;

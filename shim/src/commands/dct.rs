@@ -13,7 +13,7 @@ use super::srq::SrqObj;
 use super::{Command, qp, word};
 use crate::abi::ids::{UHW_OUT, attr};
 use crate::abi::mlx5::{CreateQp, CreateQpResp};
-use crate::abi::verbs::{ModifyQp, QpDest, qp_attr as mask};
+use crate::abi::verbs::{ModifyQp, QpCap, QpDest, qp_attr as mask};
 use crate::context::Object;
 use crate::error::Refusal;
 use crate::layout;
@@ -60,7 +60,7 @@ pub fn no_queues() -> Result<(QpAttr, Queues), Refusal> {
 }
 
 /// `UVERBS_METHOD_QP_CREATE` of a driver's type, with `MLX5_QP_FLAG_TYPE_DCT`.
-pub fn create(c: &mut Command<'_>, driver: &CreateQp) -> Result<(), Refusal> {
+pub fn create(c: &mut Command<'_>, driver: &CreateQp, cap: &QpCap) -> Result<(), Refusal> {
     let pd = c.objects.pd(c.request.handle(attr::CREATE_QP_PD_HANDLE)?)?.clone();
     let send_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_SEND_CQ_HANDLE)?)?.clone();
     let recv_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone();
@@ -79,6 +79,8 @@ pub fn create(c: &mut Command<'_>, driver: &CreateQp) -> Result<(), Refusal> {
     let object = Dct { qp, _uses: (pd, send_cq, recv_cq, srq) };
     let handle = c.objects.add(Object::Dct(object));
     c.created(attr::CREATE_QP_HANDLE, handle);
+    // A target has no queues: what was asked for is answered, as the kernel does.
+    c.request.put(attr::CREATE_QP_RESP_CAP, bytemuck::bytes_of(cap));
     // Its number comes with RTR.
     c.request.put(attr::CREATE_QP_RESP_QP_NUM, &word(0));
     c.request.put(UHW_OUT, bytemuck::bytes_of(&CreateQpResp::zeroed()));

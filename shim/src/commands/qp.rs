@@ -147,20 +147,21 @@ fn streams(driver: &CreateQp) -> Result<Option<u32>, Refusal> {
 
 /// `UVERBS_METHOD_QP_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
+    // Of every type, in the kernel's order.
+    let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
+    let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
     let number = c.request.number(attr::CREATE_QP_TYPE)?;
     let kind = match number {
         dct::DRIVER => {
             let driver: CreateQp = c.request.input_from(UHW_IN, 40)?;
             match driver.flags & (mlx5::QP_FLAG_TYPE_DCT | mlx5::QP_FLAG_TYPE_DCI) {
-                mlx5::QP_FLAG_TYPE_DCT => return dct::create(c, &driver),
+                mlx5::QP_FLAG_TYPE_DCT => return dct::create(c, &driver, &cap),
                 mlx5::QP_FLAG_TYPE_DCI => QpType::Dci,
                 _ => return Err(Refusal::Unsupported("a queue pair of a driver's type but DC's")),
             }
         }
         _ => kind(number)?,
     };
-    let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
-    let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
     let flags = c.request.number_or(attr::CREATE_QP_FLAGS, 0)?;
     let blocks = if kind == QpType::Ud { BLOCK_MULTICAST_LOOPBACK } else { 0 };
     if flags & !(SQ_SIG_ALL | blocks) != 0 {
