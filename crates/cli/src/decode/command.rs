@@ -16,50 +16,6 @@ use crate::values;
 const MOST_OF_A_FILE: u64 = 1 << 30;
 const MOST_OF_A_DUMP: u64 = 256 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
-    /// WQEs of a queue, or of a part of one
-    Wqe,
-    /// CQEs, also as the kernel's log and libmlx5 print them
-    Cqe,
-    /// Doorbell registers: 8 bytes, the first of a control segment
-    Doorbell,
-    /// Doorbell records: 8 bytes
-    Dbr,
-    /// Packets: from Ethernet, IP or the BTH on
-    Packet,
-    /// A pcap or pcapng file
-    Pcap,
-    /// A recording of 'bellpush run --record'
-    Record,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Queue {
-    /// RC or UC
-    Rc,
-    /// Datagrams
-    Ud,
-    /// XRC initiator
-    Xrc,
-    /// Initiator of dynamic connections
-    Dci,
-    /// Receive queue
-    Recv,
-    /// Shared receive queue
-    Srq,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum First {
-    /// An Ethernet header
-    Ethernet,
-    /// An IP header
-    Ip,
-    /// The base transport header
-    Bth,
-}
-
 /// Hex may be xxd's, hexdump -C's, tcpdump's or gdb's, a list with 0x, or digits. Its words are taken as the devices
 /// have them, most significant byte first.
 #[derive(Debug, clap::Args)]
@@ -69,7 +25,7 @@ enum First {
 )]
 pub struct DecodeArgs {
     /// What there is to decode
-    what: What,
+    what: Kind,
     /// The file, or - for stdin
     #[arg(default_value = "-")]
     file: PathBuf,
@@ -90,7 +46,7 @@ pub struct DecodeArgs {
     queue_log: Option<u32>,
     /// Queue that WQEs are of [default: a send queue, which one their segments tell]
     #[arg(long, value_name = "QUEUE")]
-    qp: Option<Queue>,
+    qp: Option<QueueType>,
     /// Bytes of a CQE in its ring
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["64", "128"])]
     cqe_bytes: String,
@@ -108,7 +64,7 @@ pub struct DecodeArgs {
     dbr: Option<PathBuf>,
     /// What a packet begins with [default: its bytes tell]
     #[arg(long, value_name = "HEADER")]
-    link: Option<First>,
+    link: Option<Link>,
     /// A line for each, without fields
     #[arg(long, conflicts_with = "json")]
     brief: bool,
@@ -135,39 +91,6 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
 }
 
 impl DecodeArgs {
-    fn kind(&self) -> Kind {
-        match self.what {
-            What::Wqe => Kind::Wqe,
-            What::Cqe => Kind::Cqe,
-            What::Doorbell => Kind::Doorbell,
-            What::Dbr => Kind::Dbr,
-            What::Packet => Kind::Packet,
-            What::Pcap => Kind::Pcap,
-            What::Record => Kind::Record,
-        }
-    }
-
-    fn queue(&self) -> QueueType {
-        match self.qp {
-            None => QueueType::Guess,
-            Some(Queue::Rc) => QueueType::Rc,
-            Some(Queue::Ud) => QueueType::Ud,
-            Some(Queue::Xrc) => QueueType::Xrc,
-            Some(Queue::Dci) => QueueType::Dci,
-            Some(Queue::Recv) => QueueType::Recv,
-            Some(Queue::Srq) => QueueType::Srq,
-        }
-    }
-
-    fn link(&self) -> Link {
-        match self.link {
-            None => Link::Guess,
-            Some(First::Ethernet) => Link::Ethernet,
-            Some(First::Ip) => Link::Ip,
-            Some(First::Bth) => Link::Bth,
-        }
-    }
-
     fn options(&self) -> Result<Options, CliError> {
         let form = match (self.hex, self.binary) {
             (true, _) => Form::Hex,
@@ -179,11 +102,11 @@ impl DecodeArgs {
             host_words: self.host_words,
             index: self.wqe_index,
             queue_log: self.queue_log,
-            queue: self.queue(),
+            queue: self.qp.unwrap_or(QueueType::Guess),
             cqe_bytes: if self.cqe_bytes == "128" { 128 } else { 64 },
             signed: self.signed,
             cq: self.cq,
-            link: self.link(),
+            link: self.link.unwrap_or(Link::Guess),
             ..Options::default()
         };
         // Other files have a form of their own.
@@ -208,7 +131,7 @@ impl DecodeArgs {
 
 pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
     let options = args.options()?;
-    let kind = args.kind();
+    let kind = args.what;
     let is_file = matches!(kind, Kind::Pcap | Kind::Record);
     let bytes = read(&args.file, if is_file { MOST_OF_A_FILE } else { MOST_OF_A_DUMP })?;
     let mut out = Out::new(args);

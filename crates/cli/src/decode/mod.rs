@@ -39,17 +39,17 @@ use packet::Around;
 use stream::Streams;
 
 /// What there is to decode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// WQEs of a send or receive queue.
+    /// WQEs of a queue, or of a part of one.
     Wqe,
-    /// CQEs.
+    /// CQEs, also as the kernel's log and libmlx5 print them.
     Cqe,
-    /// Doorbell registers.
+    /// Doorbell registers: 8 bytes, the first of a control segment.
     Doorbell,
-    /// Doorbell records.
+    /// Doorbell records: 8 bytes.
     Dbr,
-    /// Packets.
+    /// Packets: from Ethernet, IP or the BTH on.
     Packet,
     /// A pcap or pcapng file.
     Pcap,
@@ -76,10 +76,11 @@ pub enum Form {
 }
 
 /// Which queue a WQE is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum QueueType {
     /// A send queue; which one, its segments tell.
     #[default]
+    #[value(skip)]
     Guess,
     /// Send queue of RC or UC.
     Rc,

@@ -13,9 +13,10 @@ use super::item::Item;
 use super::names::{aeth, packet_opcode};
 
 /// What a packet begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Link {
     /// By its bytes: Ethernet's type, IP's version, else a BTH.
+    #[value(skip)]
     Guess,
     /// An Ethernet header.
     Ethernet,
@@ -24,6 +25,7 @@ pub enum Link {
     /// A BTH.
     Bth,
     /// So many bytes that are not looked at, then an IP header.
+    #[value(skip)]
     Skip(usize),
 }
 
