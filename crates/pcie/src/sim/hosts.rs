@@ -177,7 +177,7 @@ pub(super) fn simulate_translated(
         // The simulated rows were measured on a warm cache.
         wait_ps: 0,
     };
-    let endpoint = EndpointSpec { tags: device.tags, completer, relaxed: false, host_side: true };
+    let endpoint = EndpointSpec { tags: device.tags, completer, host_side: true };
     let nfp = sim.add_endpoint(own, endpoint);
     let memory = sim.add_endpoint(host_node, endpoint);
     if let Some(spec) = iotlb {

@@ -19,6 +19,8 @@ mod iommu;
 mod iotlb;
 mod nic;
 mod ops;
+mod order;
+mod order_rows;
 mod params;
 mod peers;
 mod probe;
@@ -52,6 +54,8 @@ pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, simulate_iommu_row};
 pub use iotlb::IotlbSpec;
 pub use nic::{NicModel, NoNic};
 pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
+pub use order::Order;
+pub use order_rows::{OrderMachine, simulate_order};
 pub use params::{ParamError, Params};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
@@ -92,8 +96,6 @@ pub struct EndpointSpec {
     pub tags: u32,
     /// Its behaviour as a completer.
     pub completer: Completer,
-    /// Whether its completions carry the relaxed-ordering attribute.
-    pub relaxed: bool,
     /// Host memory or a CPU: traffic with it is not peer-to-peer.
     pub host_side: bool,
 }
@@ -101,6 +103,7 @@ pub struct EndpointSpec {
 #[derive(Debug)]
 struct Endpoint {
     spec: EndpointSpec,
+    order: Order,
     node: u32,
     tags_free: u32,
     writes: VecDeque<u32>,
@@ -262,6 +265,11 @@ pub struct Sim {
     /// IOTLB of each endpoint whose requests are translated, and of the routes that they take.
     iotlb_of: HashMap<u32, usize>,
     translated_routes: HashMap<u32, usize>,
+    /// What a root port can hold of writes in order, as time at its link's rate.
+    write_buffer_ps: Ps,
+    /// How the writes of a route leave a root port's buffer.
+    drains: Vec<Option<order::Drain>>,
+    draining: Slab<(u32, u32)>,
 }
 
 impl Sim {
@@ -286,6 +294,9 @@ impl Sim {
             iotlbs: Vec::new(),
             iotlb_of: HashMap::new(),
             translated_routes: HashMap::new(),
+            write_buffer_ps: 0,
+            drains: Vec::new(),
+            draining: Slab::default(),
         }
     }
 
@@ -326,6 +337,7 @@ impl Sim {
         let id = self.endpoints.len() as u32;
         self.endpoints.push(Endpoint {
             spec,
+            order: Order::default(),
             node,
             tags_free: spec.tags,
             writes: VecDeque::new(),
@@ -369,6 +381,7 @@ impl Sim {
         self.fabric.slab()
             + self.transfers.items.len()
             + self.requests.items.len()
+            + self.draining.items.len()
             + self.instances.len()
     }
 
@@ -378,6 +391,7 @@ impl Sim {
         self.fabric.live() == 0
             && self.transfers.live() == 0
             && self.requests.live() == 0
+            && self.draining.live() == 0
             && self.endpoints.iter().all(|e| e.tags_free == e.spec.tags)
             && self.fabric.credits_conserved()
     }
@@ -458,6 +472,7 @@ impl Sim {
         if let Some(iotlb) = self.iotlb(from, to) {
             self.translated_routes.insert(route, iotlb);
         }
+        self.drain_route(from, to, route);
         Ok(route)
     }
 
