@@ -55,7 +55,7 @@ pub use iotlb::IotlbSpec;
 pub use nic::{NicModel, NoNic};
 pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
 pub use order::Order;
-pub use order_rows::{OrderMachine, simulate_order};
+pub use order_rows::{ORDER_ROWS, OrderMachine, OrderRow, simulate_order};
 pub use params::{ParamError, Params};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
