@@ -16,6 +16,8 @@ use crate::tlp::Config;
 
 /// Operations that the benchmark keeps in flight.
 const WINDOW: u32 = 64;
+/// Operations that are simulated for a rate.
+const RATE_RUNS: u64 = 20_000;
 
 /// The device of pcie-bench: numbers calibrated on rows of Ivy Bridge, and its configured MPS.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -153,6 +155,17 @@ pub(super) fn simulate_translated(
     bytes: u32,
     iotlb: Option<IotlbSpec>,
 ) -> Result<f64, SimError> {
+    simulate_some(device, host, (metric, bytes), iotlb, RATE_RUNS)
+}
+
+/// The same with so many operations for a rate.
+pub(super) fn simulate_some(
+    device: &NfpDevice,
+    host: &NfpHost,
+    (metric, bytes): (Metric, u32),
+    iotlb: Option<IotlbSpec>,
+    rate_runs: u64,
+) -> Result<f64, SimError> {
     let config = Config::pcie_bench();
     let overhead = config.overhead();
     let raw_gbps = config.link.raw_gbps();
@@ -211,7 +224,7 @@ pub(super) fn simulate_translated(
         p.task(Step::Serve { server: staging, ps: ps(device.staging_ns + data_ns) }, &[after]);
     }
     let latency = matches!(metric, Metric::ReadNs | Metric::WriteReadNs);
-    let (window, count) = if latency { (1, 16) } else { (WINDOW, 20_000) };
+    let (window, count) = if latency { (1, 16) } else { (WINDOW, rate_runs) };
     let results = sim.run(vec![Load { program: p, window, count }])?;
     Ok(if latency { results[0].median_ns() } else { results[0].gb_per_s() * 8.0 })
 }

@@ -11,6 +11,7 @@ mod channel;
 mod collapse;
 mod derivatives;
 mod fabric;
+mod fit;
 mod flows;
 mod h200;
 mod hosts;
@@ -41,6 +42,7 @@ pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate};
 pub use collapse::{Fan, fans, schedule, warnings};
 pub use derivatives::{Derivative, derivatives};
+pub use fit::{Group, LeftOut, leave_one_out};
 pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_small};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
@@ -50,7 +52,7 @@ pub use hosts::{
     HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HostCheck, HostRow, Metric, NfpDevice, NfpHost,
     simulate_host_row, simulate_nfp,
 };
-pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, simulate_iommu_row};
+pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, iommu_row_is_fitted, simulate_iommu_row};
 pub use iotlb::IotlbSpec;
 pub use nic::{NicModel, NoNic};
 pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
