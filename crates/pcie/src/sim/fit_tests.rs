@@ -45,9 +45,10 @@ fn hosts_agree_on_the_walks_at_once() {
 #[ignore = "a minute"]
 fn published_rows_are_predicted_by_the_others() {
     let rows = leave_one_out(&Params::default()).unwrap();
+    let doc = include_str!("../../../../docs/results/pcie.md");
     let error = |v: f64, r: &LeftOut| (v / r.measured - 1.0) * 100.0;
     for r in &rows {
-        println!(
+        let line = format!(
             "| {} | {} | {} | {:+.1} | {:+.1} | {} | {} |",
             r.machine,
             r.row,
@@ -57,6 +58,8 @@ fn published_rows_are_predicted_by_the_others() {
             r.without_row.map_or("–".into(), |v| format!("{:+.1}", error(v, r))),
             r.without_machine.map_or("–".into(), |v| format!("{:+.1}", error(v, r))),
         );
+        println!("{line}");
+        assert!(doc.contains(&line), "docs/results/pcie.md has another: {line}");
     }
     assert_eq!(rows.len(), 66);
     for r in rows.iter().filter(|r| r.group != Group::H200) {

@@ -396,6 +396,7 @@ mod tests {
 
     #[test]
     fn reads_of_other_hosts_are_predicted() {
+        let (mut near, mut all) = (0, 0);
         for check in HOST_CHECKS {
             for (metric, bytes, want) in check.rows {
                 let got = simulate_host_row(&check.host, *metric, *bytes).unwrap();
@@ -406,6 +407,8 @@ mod tests {
                     error * 100.0
                 );
                 let residual = check.residual(*metric, *bytes).is_some();
+                all += 1;
+                near += usize::from(error.abs() <= 0.05);
                 // A residual that shrank must leave the list.
                 let range = if residual { 0.05..0.55 } else { 0.0..0.05 };
                 assert!(
@@ -415,6 +418,9 @@ mod tests {
                 );
             }
         }
+        let results = include_str!("../../../../docs/results/pcie.md");
+        let said = format!("| {all} predicted, {near} within 5 %;");
+        assert!(results.contains(&said), "docs/results/pcie.md does not say: {said}");
     }
 
     #[test]

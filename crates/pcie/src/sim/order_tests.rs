@@ -127,18 +127,39 @@ fn relaxed_completions_pass_writes() {
     assert!(relaxed < 1200.0 && strict > 3.0 * relaxed, "{strict} {relaxed}");
 }
 
-/// Published rates; what is missed is named in docs/results/pcie.md.
+/// Published rates as docs/pcie.md has them. What is missed by a quarter or more is named there.
 #[test]
 fn published_rates_with_and_without_an_order() {
     let p = Params::default();
+    let page = include_str!("../../../../docs/pcie.md");
+    let mut missed = Vec::new();
     for r in ORDER_ROWS {
         let model = simulate_order(&p, &r.machine).unwrap();
         for (what, measured, got) in
-            [("strict", r.strict, model[0]), ("relaxed", r.relaxed, model[1])]
+            [("in order", r.strict, model[0]), ("relaxed", r.relaxed, model[1])]
         {
             let Some(want) = measured else { continue };
-            println!("{} {what}: {want} {got:.1} {:+.1} %", r.name, (got / want - 1.0) * 100.0);
+            let known = if r.known_before { "known before" } else { "read after" };
+            let error = (got / want - 1.0) * 100.0;
+            let line = format!(
+                "| {}, writes {what} | {want} | {got:.1} | {error:+.1} % | {known} |",
+                r.name
+            );
+            assert!(page.contains(&line), "docs/pcie.md has another: {line}");
+            if error.abs() > 10.0 {
+                missed.push((r.source, what));
+            }
         }
-        assert!(model[0] <= 1.001 * model[1], "order costs: {}", r.name);
     }
+    let (ucx, linux) = ("openucx/ucx#", "Linux, commit 17347d5430c4 (mlx5e)");
+    let (epyc, emerald) = (format!("{ucx}8062"), format!("{ucx}10955"));
+    let expected = [
+        (epyc.as_str(), "in order"),
+        (linux, "in order"),
+        (linux, "relaxed"),
+        (emerald.as_str(), "in order"),
+        (emerald.as_str(), "relaxed"),
+    ];
+    // A miss that goes must leave the page.
+    assert_eq!(missed, expected);
 }
