@@ -136,7 +136,7 @@ fn rows_json(
             let is_its = pairs.iter().any(|a| a.gpu == gpu && a.nic == Some(nic));
             rows.push(json!({
                 "gpu": g, "nic": n, "class": class(gpu, nic), "assigned": is_its,
-                "advice": advice::rows(advice, gpu, nic),
+                "advice": advice::rows(topology, advice, gpu, nic),
             }));
         }
     }
@@ -195,8 +195,8 @@ fn load_text(topology: &Topology, workload: &str, loads: &[LinkLoad]) -> String 
     let mut text = format!("\nBusiest links under {workload}, for buffers of 1 GB:\n");
     for l in loads.iter().take(8) {
         let (from, to) = (&topology.node(l.from).id, &topology.node(l.to).id);
-        text += &format!("{from} -> {to}  {:.2} GB of {:.1} GB/s, ", l.buffers, l.gb_per_s);
-        text += &format!("{:.1} ms\n", l.ms());
+        text += &format!("{from} -> {to}  {:.2} GB of {:.1} GB/s, ", l.buffers, l.gb_per_s());
+        text += &format!("{:.1} ms\n", l.ms);
     }
     text
 }

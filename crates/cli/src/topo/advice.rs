@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
     EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, NicModel, Origins, Params, Ranking, Ranks,
-    TestBedSpec, rank,
+    TestBedSpec, impossible, rank,
 };
 use bellpush::pcie::topology::{Assigned, Class, Distance, Kind, NodeId, Topology};
 use serde_json::{Value, json};
@@ -147,7 +147,8 @@ fn pair_text(topology: &Topology, advice: &Advice, out: &mut String) {
         }
     }
     for (path, why) in advice.ranks.rankings.first().map_or(&[][..], |r| &r.absent[..]) {
-        let _ = writeln!(out, "{:32}no {}: {}", "", path.name(), one_line(why));
+        let why = impossible(topology, [advice.gpu, advice.nic], *path, why);
+        let _ = writeln!(out, "{:32}no {}: {}", "", path.name(), one_line(&why));
     }
     let pulls =
         |r: &&Ranking| r.paths.first().is_some_and(|p| p.0 == bellpush::pcie::sim::PathModel::Pull);
@@ -237,12 +238,14 @@ pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
 }
 
 /// The advice of one pair as data.
-pub fn rows(all: &All, gpu: NodeId, nic: NodeId) -> Vec<Value> {
+pub fn rows(topology: &Topology, all: &All, gpu: NodeId, nic: NodeId) -> Vec<Value> {
     let own = all.of.iter().filter(|a| a.gpu == gpu && a.nic == nic);
-    own.flat_map(|a| &a.ranks.rankings).map(row).collect()
+    own.flat_map(|a| &a.ranks.rankings).map(|r| row(topology, [gpu, nic], r)).collect()
 }
 
-fn row(r: &Ranking) -> Value {
+fn row(topology: &Topology, pair: [NodeId; 2], r: &Ranking) -> Value {
+    let why = |(path, error): &_| (*path, impossible(topology, pair, *path, error));
+    let absent: Vec<_> = r.absent.iter().map(why).collect();
     let figures: serde_json::Map<String, Value> =
         r.paths.iter().map(|(path, f)| (path.name().to_owned(), json!(f))).collect();
     let (bytes, unit) = match r.goal {
@@ -251,7 +254,7 @@ fn row(r: &Ranking) -> Value {
     };
     json!({
         "bytes": bytes, "unit": unit, "path": r.paths.first().map(|p| p.0.name()),
-        "figures": figures, "ties": r.ties, "absent": r.absent,
+        "figures": figures, "ties": r.ties, "absent": absent,
     })
 }
 

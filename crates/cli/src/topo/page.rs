@@ -24,7 +24,7 @@ pub fn html(topology: &Topology, workload: Option<&str>, loads: &[LinkLoad], tex
         );
         let row = |l: &LinkLoad| {
             let id = |n| topology.node(n).id.clone();
-            let numbers = [l.buffers, l.gb_per_s, l.ms()].map(|n| format!("{n:.2}"));
+            let numbers = [l.buffers, l.gb_per_s(), l.ms].map(|n| format!("{n:.2}"));
             [vec![id(l.from), id(l.to)], numbers.to_vec()].concat()
         };
         drawing.table = Some(Table {

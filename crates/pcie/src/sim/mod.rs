@@ -64,8 +64,8 @@ pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, pr
 
 pub use rank::{EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank};
 pub use study::{
-    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
-    window_needed_bytes,
+    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, impossible, losses, sensitivity,
+    sweep, window_needed_bytes,
 };
 
 pub use what::{Axis, MOST_COMBINATIONS, Question, WhatError};

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ops::Operation;
-use super::study::impossible;
 use super::{NicModel, Params, PathModel, SimError, TestBedSpec};
 use crate::Origin;
 use crate::topology::{Guess, NodeId, Topology};
@@ -87,7 +86,9 @@ pub struct Ranking {
     /// The paths that exist here and carry the size, best first.
     pub paths: Vec<(PathModel, Figure)>,
     /// The paths that do not exist here, and why.
-    pub absent: Vec<(PathModel, String)>,
+    /// ([`impossible`](super::impossible) has it in words, of a pair.)
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub absent: Vec<(PathModel, SimError)>,
     /// The paths that are no worse than the best when one number is moved.
     pub ties: Vec<Tie>,
 }
@@ -227,7 +228,9 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
         base[case].1.ok()?;
         let bed = Bed { topology: &m.topology, params: &m.params, ..bed };
         let operation = bed.operation(path, goal);
-        (operation.imprint() != base[case].0).then(|| run(operation, goal).ok())
+        let other = (operation.imprint() != base[case].0).then(|| run(operation, goal).ok());
+        // A step may have a number that its time does not hang on, such as of walks that never come.
+        other.filter(|&other| other != base[case].1.ok())
     });
     let at = |case: usize, m: usize| others[case * moved.len() + m];
     let figure = |case: usize| {
@@ -257,6 +260,9 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
                     (mine, other) => mine.is_none() && other.is_some(),
                 };
                 let with = |m: usize| {
+                    if at(best, m).is_none() && at(case, m).is_none() {
+                        return false;
+                    }
                     let mine = at(best, m).unwrap_or(Some(own.value));
                     is_no_worse(mine, at(case, m).unwrap_or(Some(theirs.value)))
                 };
@@ -273,7 +279,7 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
         }
         let why = |c: usize| {
             let error = base[c].1.err()?;
-            Some((cases[c].1, impossible(spec, cases[c].1, &error)))
+            Some((cases[c].1, error))
         };
         let absent = (0..cases.len()).filter(|&c| cases[c].0 == goal).filter_map(why).collect();
         let paths = found.into_iter().map(|(c, figure)| (cases[c].1, figure)).collect();

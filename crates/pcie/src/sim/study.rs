@@ -1,7 +1,7 @@
 //! Studies with the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
 use super::{Params, PathModel, Prediction, SimError, TestBedSpec, predict};
-use crate::topology::{Distance, Topology};
+use crate::topology::{Distance, NodeId, Topology};
 
 /// One point of a sweep.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,7 @@ pub fn sweep(
             let (prediction, why_not) = match predict(spec, path, bytes, in_flight) {
                 Ok(Some(p)) => (Some(p), None),
                 Ok(None) => (None, Some("too large for this path".to_owned())),
-                Err(e) => (None, Some(impossible(spec, path, &e))),
+                Err(e) => (None, Some(impossible(spec.topology, [spec.gpu, spec.nic], path, &e))),
             };
             rows.push(SweepRow {
                 topology: spec.topology.name.clone(),
@@ -50,12 +50,15 @@ pub fn sweep(
 }
 
 /// Why a path does not exist between a GPU and a NIC: the root complex that refuses, by its name.
-pub(super) fn impossible(spec: TestBedSpec<'_>, path: PathModel, error: &SimError) -> String {
-    let t = spec.topology;
-    let (to_nic, to_gpu) = (t.route(spec.gpu, spec.nic), t.route(spec.nic, spec.gpu));
-    let said = |what: &str, n: crate::topology::NodeId| {
-        format!("not possible: {} refuses peer {what}", t.node(n).id)
-    };
+pub fn impossible(
+    t: &Topology,
+    [gpu, nic]: [NodeId; 2],
+    path: PathModel,
+    error: &SimError,
+) -> String {
+    let (to_nic, to_gpu) = (t.route(gpu, nic), t.route(nic, gpu));
+    let said =
+        |what: &str, n: NodeId| format!("not possible: {} refuses peer {what}", t.node(n).id);
     let text = match error {
         SimError::NoPeerReads { .. } => to_gpu.refuses_reads(t).map(|n| said("reads", n)),
         SimError::NoPeerWrites { .. } => {

@@ -260,9 +260,9 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
          <text x=\"{GAP_X}\" y=\"20\" font-size=\"14\">{}</text>\n",
         escape(&topology.name)
     );
-    let busiest = loads.iter().map(LinkLoad::ms).fold(0.0, f64::max);
+    let busiest = loads.iter().map(|l| l.ms).fold(0.0, f64::max);
     let ms = |from: NodeId, to: NodeId| {
-        loads.iter().find(|l| (l.from, l.to) == (from, to)).map_or(0.0, LinkLoad::ms)
+        loads.iter().find(|l| (l.from, l.to) == (from, to)).map_or(0.0, |l| l.ms)
     };
     for (id, node) in topology.nodes() {
         let here = &places[id.0];

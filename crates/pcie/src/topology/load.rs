@@ -77,14 +77,14 @@ pub struct LinkLoad {
     pub to: NodeId,
     /// Buffers that cross it.
     pub buffers: f64,
-    /// What it moves, GB/s.
-    pub gb_per_s: f64,
+    /// Time for buffers of 1 GB, ms: of each flow by the rate that it has there.
+    pub ms: f64,
 }
 
 impl LinkLoad {
-    /// Time for buffers of 1 GB, ms.
-    pub fn ms(&self) -> f64 {
-        1000.0 * self.buffers / self.gb_per_s
+    /// What it moves of all of them, GB/s.
+    pub fn gb_per_s(&self) -> f64 {
+        1000.0 * self.buffers / self.ms
     }
 }
 
@@ -156,17 +156,18 @@ pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, 
             if gb_per_s == f64::INFINITY {
                 continue;
             }
+            let ms = 1000.0 * buffers / gb_per_s;
             let same = |l: &&mut LinkLoad| (l.from, l.to) == (step[0], step[1]);
             match all.iter_mut().find(same) {
                 Some(load) => {
                     load.buffers += buffers;
-                    load.gb_per_s = load.gb_per_s.min(gb_per_s);
+                    load.ms += ms;
                 }
-                None => all.push(LinkLoad { from: step[0], to: step[1], buffers, gb_per_s }),
+                None => all.push(LinkLoad { from: step[0], to: step[1], buffers, ms }),
             }
         }
     }
-    all.sort_by(|a, b| b.ms().total_cmp(&a.ms()));
+    all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     Ok(all)
 }
 
@@ -228,17 +229,17 @@ mod tests {
         // gpu0 and gpu1 share a switch: their flow does not leave it.
         let near = loads(&t, &"gpu0>gpu1".parse().unwrap()).unwrap();
         assert_eq!(near.len(), 2);
-        assert!((near[0].gb_per_s - 52.0).abs() < 0.1, "{}", near[0].gb_per_s);
+        assert!((near[0].gb_per_s() - 52.0).abs() < 0.1, "{}", near[0].gb_per_s());
         // Four switches of two GPUs: of the ring's eight flows, two cross the sockets.
         let ring = loads(&t, &Workload::AllReduce).unwrap();
         let total: f64 = ring.iter().map(|l| l.buffers).sum();
         // Eight flows of 14/8: two links each, and two more for the four between switches.
         assert!((total - 1.75 * (8.0 * 2.0 + 4.0 * 2.0 + 2.0)).abs() < 1e-9, "{total}");
-        assert_eq!(ring[0].gb_per_s, 22.0);
-        assert!((ring[0].ms() - 1000.0 * 1.75 / 22.0).abs() < 1e-9);
+        assert!((ring[0].gb_per_s() - 22.0).abs() < 1e-9);
+        assert!((ring[0].ms - 1000.0 * 1.75 / 22.0).abs() < 1e-9);
         let all = loads(&t, &Workload::AllToAll).unwrap();
         // 4 × 4 pairs cross the sockets each way, an eighth of a buffer each.
-        assert!((all[0].buffers - 2.0).abs() < 1e-9 && all[0].gb_per_s == 22.0);
+        assert!((all[0].buffers - 2.0).abs() < 1e-9 && (all[0].gb_per_s() - 22.0).abs() < 1e-9);
     }
 
     /// What the simulation says of the same flow.
@@ -247,7 +248,7 @@ mod tests {
         let t = builtin("two-root-complexes").unwrap();
         let narrowest = |t: &Topology| {
             loads(t, &"gpu0>nic0".parse().unwrap())
-                .map(|l| l[0].gb_per_s)
+                .map(|l| l[0].gb_per_s())
                 .map_err(|e| e.to_string())
         };
         assert!(narrowest(&t).unwrap() > 50.0);
@@ -258,9 +259,20 @@ mod tests {
         assert!((cut / narrowest(&t).unwrap() - (64.0 / 88.0) / (256.0 / 280.0)).abs() < 1e-9);
         let refused = narrowest(&t.map_p2p(|p| p.writes = Some(false))).unwrap_err();
         assert_eq!(refused, "gpu0>nic0: rc0 refuses peer writes");
+        // Of two flows on one link each has its own rate: peers' TLPs are cut, host memory's not.
+        let cuts = t.map_p2p(|p| p.tlp_bytes = Some(64));
+        let of = |flows: &str| loads(&cuts, &flows.parse().unwrap()).unwrap();
+        let (both, alone) = (of("gpu0>nic0,s0>nic0"), [of("gpu0>nic0"), of("s0>nic0")]);
+        for l in &both {
+            let same = |a: &&LinkLoad| (a.from, a.to) == (l.from, l.to);
+            let ms: f64 = alone.iter().flatten().filter(same).map(|a| a.ms).sum();
+            assert!((l.ms - ms).abs() < 1e-9, "{} ms, alone {ms}", l.ms);
+        }
+        let ms = |l: &[LinkLoad]| l[0].ms;
+        assert!(both[0].buffers == 2.0 && ms(&alone[0]) > 1.1 * ms(&alone[1]));
         // Host memory is no peer.
         let closed = t.map_p2p(|p| (p.writes, p.cap_gb_per_s) = (Some(false), Some(9.0)));
-        assert!(loads(&closed, &"gpu0>s0".parse().unwrap()).unwrap()[0].gb_per_s > 50.0);
+        assert!(loads(&closed, &"gpu0>s0".parse().unwrap()).unwrap()[0].gb_per_s() > 50.0);
     }
 
     #[test]
