@@ -115,6 +115,18 @@ pub fn params(sets: &[String]) -> Result<Params> {
     Ok(params)
 }
 
+/// Parameters for a topology: those that were measured on it, unless the command sets them.
+pub fn params_of(sets: &[String], topology: &Topology) -> Result<Params> {
+    let mut all = params(sets)?;
+    for &(name, value) in topology.measured() {
+        let is_set = sets.iter().any(|set| set.split_once('=').is_some_and(|s| s.0 == name));
+        if let Some(own) = all.get_mut(name).filter(|_| !is_set) {
+            *own = value;
+        }
+    }
+    Ok(all)
+}
+
 fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
     match wanted {
         Some(id) => topology
@@ -173,6 +185,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut swept: Vec<Swept> = Vec::new();
     for name in &names {
         let topology = values::topology(name)?;
+        let params = params_of(&args.set, &topology)?;
         if !args.flows.is_empty() {
             results.extend(flows::rows(&topology, &params, &args.flows)?);
             continue;

@@ -36,7 +36,7 @@ pub use channel::{Carried, ChannelSpec, Class, Credits, Ps};
 pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
 
 pub use build::{Host, TestBed, TestBedSpec};
-pub use calibrate::{CALIBRATION, Calibration, calibrate};
+pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
 pub use collapse::{Fan, fans, schedule, warnings};
 pub use derivatives::{Derivative, derivatives};
 pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_small};

@@ -183,6 +183,11 @@ impl Params {
         Ok(())
     }
 
+    /// Whether a parameter counts things: then it is a whole number.
+    pub fn is_count(name: &str) -> bool {
+        matches!(name, "blocks" | "nic_tags" | "copy_tags" | "iotlb_entries" | "iotlb_walkers")
+    }
+
     /// Least and greatest value of a parameter.
     pub fn range(name: &str) -> (f64, f64) {
         match name {
