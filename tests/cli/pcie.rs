@@ -544,6 +544,10 @@ fn sim_flows_share_links_and_warn_of_collapses() {
     let run = |flows: &str| sim(&["--topology", root, "--flows", flows]);
     let text = run("gpu0>gpu2,gpu1>gpu6").unwrap();
     assert!(text.contains("collapse to 2.7 GB/s") && text.contains("round 2"), "{text}");
+    let dgx = ["--topology", "dgx-h100", "--flows", "gpu0>nic0,gpu1>nic0", "--message", "8"];
+    let small = sim(&[&dgx[..], &["--in-flight", "64"]].concat()).unwrap();
+    assert!(small.contains("messages_per_us 3"), "{small}");
+    assert!(sim(&[&dgx[..4], &["--message", "2MiB"]].concat()).unwrap_err().contains("1 MiB"));
     let reads = run("gpu2<gpu0,gpu6<gpu1").unwrap();
     assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));
@@ -612,7 +616,7 @@ fn together_on_the_host_executor() {
     for (args, reason) in [
         (&["0,0"][..], "0 stands twice"),
         (&["x"], "x"),
-        (&["host,"], "--together"),
+        (&["host,"], "is no device"),
         (&["host", "--topology", "/nowhere"], "/nowhere"),
         (&["host", "--gpu", "0"], "cannot be used with"),
     ] {

@@ -59,6 +59,10 @@ pub struct SimArgs {
     /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
     flows: Vec<String>,
+    /// Messages of this size in place of streams, as many of a flow at once as --in-flight says:
+    /// a NIC takes them one by one, every nic_message_ns
+    #[arg(long, value_name = "BYTES", requires = "flows")]
+    message: Option<String>,
     /// Simulate every combination of values beside the topology as it is, such as
     /// mrrs=512..4096,acs=on|off,tags=64|512: `..` doubles; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows", "report"])]
@@ -165,6 +169,12 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
+    let messages = match args.message.as_deref().map(parse_size).transpose()? {
+        Some(bytes) if !(1..=1 << 20).contains(&bytes) => {
+            return Err(format!("--message {bytes}: from 1 B to 1 MiB").into());
+        }
+        bytes => bytes.map(|bytes| (bytes, args.in_flight)),
+    };
     let sizes: Vec<u32> = args.sizes.iter().map(|s| parse_size(s)).collect::<Result<_>>()?;
     let mut paths = Vec::new();
     for name in &args.path {
@@ -187,7 +197,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let topology = values::topology(name)?;
         let params = params_of(&args.set, &topology)?;
         if !args.flows.is_empty() {
-            results.extend(flows::rows(&topology, &params, &args.flows)?);
+            results.extend(flows::rows(&topology, &params, &args.flows, messages)?);
             continue;
         }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
