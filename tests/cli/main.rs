@@ -18,6 +18,8 @@ mod sim;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/sim_report.rs"]
 mod sim_report;
+#[path = "../../crates/cli/src/sim_rows.rs"]
+mod sim_rows;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/tlp.rs"]
 mod tlp;

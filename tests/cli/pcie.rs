@@ -685,3 +685,39 @@ fn sim_report_is_one_page_with_every_sweep() {
         assert!(error.contains("--report"), "{error}");
     }
 }
+
+#[test]
+fn what_if_the_order_is_relaxed() {
+    let args = ["--topology", "two-root-complexes", "--path", "staged", "--sizes", "64KiB"];
+    let more = ["--set", "write_buffer_ns=60", "--what", "ro=on|off", "--json", "-"];
+    let text = sim(&[&args[..], &more].concat()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!(
+        (&rows[1]["settings"]["ro"], &rows[2]["settings"]["ro"]),
+        (&"on".into(), &"off".into())
+    );
+    let ratio = |i: usize| rows[i]["rate_ratio"].as_f64().unwrap();
+    // As it is the order is unknown, and costs nothing.
+    assert!(ratio(1) == 1.0 && ratio(2) < 0.8, "{} {}", ratio(1), ratio(2));
+    assert!(sim(&["--what", "ro=maybe"]).unwrap_err().contains("on or off"));
+    assert!(sim(&["--leave-one-out"]).unwrap_err().contains("--validate"));
+}
+
+#[test]
+#[ignore = "simulates every compared row"]
+fn validate_says_which_rows_are_fitted() {
+    let json: serde_json::Value =
+        serde_json::from_str(&sim(&["--validate", "--json", "-"]).unwrap()).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let count = |of: &str, kind: &str| {
+        let is =
+            |r: &&serde_json::Value| r["table"].as_str().unwrap().contains(of) && r["kind"] == kind;
+        rows.iter().filter(is).count()
+    };
+    assert_eq!((count(", IOMMU", "fitted"), count(", IOMMU", "predicted")), (3, 87));
+    assert_eq!(
+        (count("Relaxed ordering", "fitted"), count("Relaxed ordering", "predicted")),
+        (0, 9)
+    );
+}

@@ -27,6 +27,7 @@ mod serve;
 mod show;
 mod sim;
 mod sim_report;
+mod sim_rows;
 mod soak;
 mod tlp;
 mod topo;

@@ -8,15 +8,16 @@ use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
     IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel,
-    Standing, SweepRow, TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve,
-    simulate_hop, simulate_host_row, simulate_iommu_row, simulate_peer_row, sweep,
-    window_needed_bytes,
+    Standing, SweepRow, TestBedSpec, crossings, derivatives, iommu_row_is_fitted, losses,
+    sensitivity, simulate_curve, simulate_hop, simulate_host_row, simulate_iommu_row,
+    simulate_peer_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::flows;
 use crate::sim_report::{Swept, render};
+use crate::sim_rows::{self, compared};
 use crate::values::{self, to_csv};
 use crate::what::Answer;
 
@@ -53,6 +54,9 @@ pub struct SimArgs {
     /// Compare the model with published and measured rows, fitted and predicted ones apart
     #[arg(long)]
     validate: bool,
+    /// With --validate: fit again without each row, and without its machine, and show the errors
+    #[arg(long, requires = "validate")]
+    leave_one_out: bool,
     /// Show what each of these rows hangs on: its elasticity to latency, tags and MPS
     #[arg(long)]
     derivatives: bool,
@@ -165,6 +169,9 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let rows = derivatives(&params, &H200_CURVES)?;
         let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
         return emit(args, out, "sim --derivatives", rows);
+    }
+    if args.leave_one_out {
+        return emit(args, out, "sim --validate --leave-one-out", sim_rows::left_out(&params)?);
     }
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
@@ -358,21 +365,6 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
     Ok(())
 }
 
-fn compared(
-    table: &str,
-    row: String,
-    measured: f64,
-    model: f64,
-    fitted: bool,
-    note: &str,
-) -> Value {
-    json!({
-        "table": table, "row": row, "measured": measured, "model": model,
-        "error_percent": (model / measured - 1.0) * 100.0,
-        "kind": if fitted { "fitted" } else { "predicted" }, "note": note,
-    })
-}
-
 fn unit_of(metric: Metric) -> &'static str {
     match metric {
         Metric::ReadGbps => "read, Gb/s",
@@ -411,7 +403,9 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
                 let model = simulate_iommu_row(params, &host, (metric, bytes), window)?;
                 let name = format!("{}, {bytes} B, window of {window} KiB", unit_of(metric));
                 let table = format!("{}, IOMMU", host.name);
-                rows.push(compared(&table, name, measured, model, false, ""));
+                let fitted = iommu_row_is_fitted((metric, bytes), window);
+                let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
+                rows.push(compared(&table, name, measured, model, fitted, note));
             }
         }
     }
@@ -457,6 +451,7 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
         let note = "predicted before it was measured";
         rows.push(compared("H200 threads", name, measured, model, false, note));
     }
+    rows.extend(sim_rows::ordering(params)?);
     Ok(rows)
 }
 

@@ -5,7 +5,7 @@ use super::{
     Program, ServerId, Sim, Step,
 };
 use crate::tlp::{Addressing, Overhead};
-use crate::topology::{Iommu, Kind, NodeId, PcieLink, Topology};
+use crate::topology::{Kind, NodeId, PcieLink, Topology};
 
 /// Bytes that RoCEv2 adds to the data of one packet: Ethernet with preamble, FCS and gap 38, IPv4
 /// 20, UDP 8, BTH 12, ICRC 4.
@@ -79,7 +79,7 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
 fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
     let latency_ps = Params::ps(latency_ns);
     let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, merges: false, wait_ps: 0 };
-    EndpointSpec { tags: tags.max(1.0) as u32, completer, relaxed: false, host_side }
+    EndpointSpec { tags: tags.max(1.0) as u32, completer, host_side }
 }
 
 /// Adds an endpoint on a node of its own beside `node`.
@@ -189,6 +189,7 @@ const INSIDE_GB_PER_S: f64 = 500.0;
 /// latency of a device's port lies inside the device: it is no part of one.
 pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Nodes {
     let at: Vec<u32> = topology.nodes().map(|_| sim.add_node()).collect();
+    sim.set_write_buffer(Params::ps(p.write_buffer_ns));
     let mut nodes = Nodes { port: vec![None; at.len()], at };
     for (id, node) in topology.nodes() {
         if node.kind == Kind::RootComplex {
@@ -391,11 +392,12 @@ fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
         cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),
         nic_memory: sim.add_server(),
     };
-    let translates =
-        |n: NodeId| t.ancestry(n).into_iter().any(|up| t.node(up).iommu == Iommu::Translates);
     let requesters = [(spec.gpu, host.sm), (spec.nic, host.nic), (spec.nic, host.nic_peer)];
+    for (device, endpoint) in requesters {
+        sim.set_order(endpoint, t.node(device).relaxed_ordering.into());
+    }
     let mut iotlb = None;
-    for (_, endpoint) in requesters.into_iter().filter(|(n, _)| translates(*n)) {
+    for (_, endpoint) in requesters.into_iter().filter(|(n, _)| t.is_translated(*n)) {
         let iotlb = *iotlb.get_or_insert_with(|| sim.add_iotlb(IotlbSpec::of(p)));
         sim.translate(endpoint, iotlb);
     }

@@ -13,6 +13,8 @@ pub(super) enum Event {
     Piece(u32),
     /// For the driver: a task of an instance has ended.
     Timer(u32),
+    /// For the driver: a root port's buffer has room again.
+    Drained(u32),
 }
 
 /// Deterministic event queue: simultaneous events occur in the order in which they were scheduled.
@@ -30,6 +32,7 @@ impl Calendar {
             Event::Wake(id) => (1, id),
             Event::Piece(id) => (2, id),
             Event::Timer(id) => (3, id),
+            Event::Drained(id) => (4, id),
         };
         debug_assert!(time >= self.now, "time runs backwards");
         self.heap.push(std::cmp::Reverse((time, self.seq, kind, id)));
@@ -43,7 +46,8 @@ impl Calendar {
             0 => Event::Arrive(id),
             1 => Event::Wake(id),
             2 => Event::Piece(id),
-            _ => Event::Timer(id),
+            3 => Event::Timer(id),
+            _ => Event::Drained(id),
         })
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Tlp {
     pub hop: u16,
     pub class: Class,
     relaxed: bool,
+    /// Lines that it takes of the root port's buffer at this hop.
+    lines: u16,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,11 +40,27 @@ struct Queue {
     tail: u32,
 }
 
+/// What a root port has of writes on their way to host memory, beyond the link's credits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pool {
+    /// Lines of its buffer that are free.
+    left: u32,
+    /// When the last write that drained in order was done.
+    pub done: Ps,
+}
+
+/// No buffer, or one without limit.
+const NO_POOL: Pool = Pool { left: u32::MAX, done: 0 };
+/// A line of host memory, and of a root port's buffer.
+pub(super) const LINE_BYTES: u32 = 64;
+
 #[derive(Debug)]
 struct Channel {
     spec: ChannelSpec,
     ps_per_mib: u64,
     inputs: Vec<[Queue; 3]>,
+    /// Buffer of the root port of each input.
+    pools: Vec<Pool>,
     /// Upstream channel of each input; `NONE` for the endpoint's own.
     upstream: Vec<u32>,
     queued: u32,
@@ -67,7 +85,12 @@ struct Route {
     peer_to_peer: bool,
     mps_bytes: u32,
     ack_ps: Ps,
+    /// Hop at which its writes take lines of a root port's buffer; `NO_HOP`: at none.
+    drain_hop: u16,
 }
+
+/// No hop.
+const NO_HOP: u16 = u16::MAX;
 
 /// A TLP that reached the end of its route, or the notice that a TLP left its source.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +126,7 @@ impl Fabric {
             spec,
             ps_per_mib: ((1u64 << 20) as f64 * 1000.0 / spec.gb_per_s).round() as u64,
             inputs: Vec::new(),
+            pools: Vec::new(),
             upstream: Vec::new(),
             queued: 0,
             turn: 0,
@@ -138,6 +162,7 @@ impl Fabric {
         }
         c.upstream.push(upstream);
         c.inputs.push([Queue { head: NONE, tail: NONE }; 3]);
+        c.pools.push(NO_POOL);
         c.inputs.len() as u32 - 1
     }
 
@@ -151,8 +176,40 @@ impl Fabric {
         let spec = |&h: &u32| &self.channels[h as usize].spec;
         let mps_bytes = hops.iter().map(|h| spec(h).mps_bytes).min().unwrap_or(128);
         let ack_ps = hops.iter().map(|h| spec(h).latency_ps + spec(h).inside_ps).sum();
-        self.routes.push(Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps });
+        let drain_hop = NO_HOP;
+        self.routes.push(Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps, drain_hop });
         self.routes.len() as u32 - 1
+    }
+
+    /// Has the writes of a route take lines of the buffer of the root port through which they come
+    /// to a hop. All routes through one port have the same.
+    pub fn drain(&mut self, route: u32, hop: u16, lines: u32) {
+        let r = &mut self.routes[route as usize];
+        r.drain_hop = hop;
+        let (channel, input) = (r.hops[hop as usize], r.inputs[hop as usize]);
+        let lines = lines.max(r.mps_bytes.div_ceil(LINE_BYTES));
+        let pool = &mut self.channels[channel as usize].pools[input as usize];
+        if pool.left == u32::MAX {
+            pool.left = lines;
+        }
+    }
+
+    /// The root port's buffer of a route that has one.
+    pub fn pool(&mut self, route: u32) -> Option<&mut Pool> {
+        let r = self.routes.get(route as usize).filter(|r| r.drain_hop != NO_HOP)?;
+        let (channel, input) = (r.hops[r.drain_hop as usize], r.inputs[r.drain_hop as usize]);
+        Some(&mut self.channels[channel as usize].pools[input as usize])
+    }
+
+    /// Gives lines of a root port's buffer back.
+    pub fn drained(&mut self, cal: &mut Calendar, route: u32, lines: u32) {
+        let Some(pool) = self.pool(route) else { return };
+        pool.left += lines;
+        let r = &self.routes[route as usize];
+        let channel = r.hops[r.drain_hop as usize];
+        if self.channels[channel as usize].blocked {
+            self.dispatch(cal, channel);
+        }
     }
 
     /// A channel and its reverse direction, whose rate carries its DLLPs.
@@ -235,6 +292,7 @@ impl Fabric {
             hop: 0,
             class,
             relaxed,
+            lines: 0,
         };
         if self.join(channel, input, &tlp) {
             return;
@@ -311,6 +369,8 @@ impl Fabric {
         }
         let route = &self.routes[tlp.route as usize];
         let (next, input, p2p) = (route.hops[hop], route.inputs[hop], route.peer_to_peer);
+        let drains = tlp.class == Class::Posted && usize::from(route.drain_hop) == hop;
+        let lines = if drains { tlp.bytes.div_ceil(LINE_BYTES) as u16 } else { 0 };
         let finite = self.channels[here as usize].finite;
         let cut = self.channels[here as usize].spec.cut_bytes;
         let whole = tlp.bytes;
@@ -327,6 +387,7 @@ impl Fabric {
         }
         let t = &mut self.tlps[id as usize];
         t.hop = hop as u16;
+        t.lines = lines;
         t.holds = if finite { here } else { NONE };
         t.holds_units = units;
         let t = *t;
@@ -424,6 +485,9 @@ impl Fabric {
             c.headers_left[class as usize] -= 1;
             c.data_left[class as usize] -= tlp.bytes.div_ceil(16);
         }
+        if tlp.lines > 0 {
+            c.pools[input].left -= u32::from(tlp.lines);
+        }
         let data = tlp.bytes.next_multiple_of(c.spec.unit_bytes);
         let wire = u64::from(data + c.spec.overhead_bytes[class as usize]);
         let cap = c.spec.peer_gb_per_s[class as usize];
@@ -469,7 +533,9 @@ impl Fabric {
             for class in [Class::Posted, Class::NonPosted, Class::Completion] {
                 let Some(tlp) = head(class) else { continue };
                 let k = class as usize;
-                let room = c.headers_left[k] > 0 && c.data_left[k] >= tlp.bytes.div_ceil(16);
+                let room = c.headers_left[k] > 0
+                    && c.data_left[k] >= tlp.bytes.div_ceil(16)
+                    && u32::from(tlp.lines) <= c.pools[i].left;
                 // Sequence numbers wrap: compare by distance.
                 let behind_posted =
                     posted.is_some_and(|p| (tlp.seq.wrapping_sub(p.seq) as i32) > 0);

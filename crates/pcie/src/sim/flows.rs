@@ -1,10 +1,10 @@
 //! Streams between devices of one host, side by side: what each gets where they share links.
 
-use super::build::{Nodes, PeerLimits, add_host, attach_hbm, attach_memory};
+use super::build::{Nodes, PeerLimits, add_host, attach_dram, attach_hbm, attach_memory};
 use super::collapse::collapsed;
 use super::{
-    ChannelSpec, Completer, EndpointId, EndpointSpec, Load, Params, Program, ServerId, Sim,
-    SimError, Step, Until,
+    ChannelSpec, Completer, EndpointId, EndpointSpec, IotlbSpec, Load, Params, Program, ServerId,
+    Sim, SimError, Step, Until,
 };
 use crate::topology::{Kind, NodeId, Topology};
 
@@ -65,6 +65,9 @@ struct Streams<'a> {
     nodes: Nodes,
     /// What each NIC of the flows takes its messages in turn by.
     messages: Vec<(NodeId, ServerId)>,
+    iotlb: Option<usize>,
+    /// Whether the lines of host memory lie in a cache.
+    cached: bool,
 }
 
 impl<'a> Streams<'a> {
@@ -84,7 +87,7 @@ impl<'a> Streams<'a> {
                 messages.push((end, sim.add_server()));
             }
         }
-        Self { sim, topology, params, nodes, messages }
+        Self { sim, topology, params, nodes, messages, iotlb: None, cached: true }
     }
 
     fn is_memory(&self, node: NodeId) -> bool {
@@ -102,14 +105,20 @@ impl<'a> Streams<'a> {
         let spec = EndpointSpec {
             tags: tags.clamp(1.0, 1e6) as u32,
             completer,
-            relaxed: false,
             host_side: self.is_memory(node),
         };
         let way = ChannelSpec::internal(1000.0, 0);
         let own = self.sim.add_node();
         self.sim.add_channel(own, self.nodes.at[node.0], way);
         self.sim.add_channel(self.nodes.at[node.0], own, way);
-        self.sim.add_endpoint(own, spec)
+        let engine = self.sim.add_endpoint(own, spec);
+        self.sim.set_order(engine, self.topology.node(node).relaxed_ordering.into());
+        if self.topology.is_translated(node) {
+            let spec = IotlbSpec::of(self.params);
+            let iotlb = *self.iotlb.get_or_insert_with(|| self.sim.add_iotlb(spec));
+            self.sim.translate(engine, iotlb);
+        }
+        engine
     }
 
     fn target(&mut self, node: NodeId) -> EndpointId {
@@ -117,7 +126,8 @@ impl<'a> Streams<'a> {
         match self.topology.node(node).kind {
             Kind::Gpu => attach_hbm(&mut self.sim, at, self.params),
             Kind::Nic => self.engine(node, 1.0),
-            _ => attach_memory(&mut self.sim, at, self.params),
+            _ if self.cached => attach_memory(&mut self.sim, at, self.params),
+            _ => attach_dram(&mut self.sim, at, self.params),
         }
     }
 
@@ -210,6 +220,20 @@ pub fn simulate_messages(
     let pairs = flows.iter().zip(&counts);
     let loads = pairs.map(|(f, &n)| s.load(f, bytes, at_once, n)).collect();
     Ok(s.sim.run(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
+}
+
+/// Rate of one flow to or from host memory whose lines lie in no cache, GB/s.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub(super) fn simulate_uncached(
+    topology: &Topology,
+    params: &Params,
+    flow: Flow,
+) -> Result<f64, SimError> {
+    let mut s = Streams { cached: false, ..Streams::new(topology, params, &[flow]) };
+    let load = s.load(&flow, STREAM_BYTES, STREAM_WINDOW, LEAST_RUNS);
+    Ok(s.sim.run(vec![load])?[0].gb_per_s())
 }
 
 /// Rate of one flow whose operations have `bytes` bytes, with as many at once as the requester

@@ -33,6 +33,9 @@ impl Sim {
         let _ = write!(text, "\n{from:?}{to:?}{}{allowed}", self.is_peer(from, to));
         let spec = self.iotlb(from, to).map(|i| self.iotlbs[i].spec);
         let _ = write!(text, "{spec:?}");
+        if !is_read {
+            let _ = write!(text, "{:?}", self.drain_of(from, to));
+        }
         for (a, b) in [(from, to), (to, from)] {
             for (_, channel) in self.hops(node(a), node(b)).unwrap_or_default() {
                 let _ = write!(text, " {:?}", self.fabric.specs_of(channel));
@@ -40,7 +43,8 @@ impl Sim {
         }
         if is_read {
             let spec = |e: EndpointId| self.endpoints[e.0 as usize].spec;
-            let _ = write!(text, "{}{:?}{}", spec(from).tags, spec(to).completer, spec(to).relaxed);
+            let _ =
+                write!(text, "{}{:?}{:?}", spec(from).tags, spec(to).completer, self.order(from));
         }
     }
 }

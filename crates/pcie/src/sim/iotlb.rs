@@ -106,11 +106,15 @@ impl Sim {
         self.translated(transfer, addr)
     }
 
-    /// When what has arrived of a write is visible, behind the writes before it.
+    /// When what has arrived of a write is visible, behind the writes before it unless it may pass
+    /// them.
     pub(super) fn write_translated(&mut self, transfer: u32, left: u32) -> Ps {
         let ready = self.translated(transfer, u64::from(left));
         let route = self.transfers.items[transfer as usize].route;
         let Some(&iotlb) = self.translated_routes.get(&route) else { return ready };
+        if self.is_relaxed(transfer) {
+            return ready;
+        }
         let written = &mut self.iotlbs[iotlb].written;
         *written = ready.max(*written);
         *written

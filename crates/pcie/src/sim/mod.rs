@@ -11,6 +11,7 @@ mod channel;
 mod collapse;
 mod derivatives;
 mod fabric;
+mod fit;
 mod flows;
 mod h200;
 mod hosts;
@@ -19,6 +20,8 @@ mod iommu;
 mod iotlb;
 mod nic;
 mod ops;
+mod order;
+mod order_rows;
 mod params;
 mod peers;
 mod probe;
@@ -39,6 +42,7 @@ pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
 pub use collapse::{Fan, fans, schedule, warnings};
 pub use derivatives::{Derivative, derivatives};
+pub use fit::{Group, LeftOut, leave_one_out};
 pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_messages, simulate_small};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
@@ -48,10 +52,12 @@ pub use hosts::{
     HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HostCheck, HostRow, Metric, NfpDevice, NfpHost,
     simulate_host_row, simulate_nfp,
 };
-pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, simulate_iommu_row};
+pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, iommu_row_is_fitted, simulate_iommu_row};
 pub use iotlb::IotlbSpec;
 pub use nic::{NicModel, NoNic};
 pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
+pub use order::Order;
+pub use order_rows::{ORDER_ROWS, OrderMachine, OrderRow, simulate_order};
 pub use params::{ParamError, Params};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
@@ -92,8 +98,6 @@ pub struct EndpointSpec {
     pub tags: u32,
     /// Its behaviour as a completer.
     pub completer: Completer,
-    /// Whether its completions carry the relaxed-ordering attribute.
-    pub relaxed: bool,
     /// Host memory or a CPU: traffic with it is not peer-to-peer.
     pub host_side: bool,
 }
@@ -101,6 +105,7 @@ pub struct EndpointSpec {
 #[derive(Debug)]
 struct Endpoint {
     spec: EndpointSpec,
+    order: Order,
     node: u32,
     tags_free: u32,
     writes: VecDeque<u32>,
@@ -262,6 +267,11 @@ pub struct Sim {
     /// IOTLB of each endpoint whose requests are translated, and of the routes that they take.
     iotlb_of: HashMap<u32, usize>,
     translated_routes: HashMap<u32, usize>,
+    /// What a root port can hold of writes in order, as time at its link's rate.
+    write_buffer_ps: Ps,
+    /// How the writes of a route leave a root port's buffer.
+    drains: Vec<Option<order::Drain>>,
+    draining: Slab<(u32, u32)>,
 }
 
 impl Sim {
@@ -286,6 +296,9 @@ impl Sim {
             iotlbs: Vec::new(),
             iotlb_of: HashMap::new(),
             translated_routes: HashMap::new(),
+            write_buffer_ps: 0,
+            drains: Vec::new(),
+            draining: Slab::default(),
         }
     }
 
@@ -326,6 +339,7 @@ impl Sim {
         let id = self.endpoints.len() as u32;
         self.endpoints.push(Endpoint {
             spec,
+            order: Order::default(),
             node,
             tags_free: spec.tags,
             writes: VecDeque::new(),
@@ -369,6 +383,7 @@ impl Sim {
         self.fabric.slab()
             + self.transfers.items.len()
             + self.requests.items.len()
+            + self.draining.items.len()
             + self.instances.len()
     }
 
@@ -378,6 +393,7 @@ impl Sim {
         self.fabric.live() == 0
             && self.transfers.live() == 0
             && self.requests.live() == 0
+            && self.draining.live() == 0
             && self.endpoints.iter().all(|e| e.tags_free == e.spec.tags)
             && self.fabric.credits_conserved()
     }
@@ -458,6 +474,7 @@ impl Sim {
         if let Some(iotlb) = self.iotlb(from, to) {
             self.translated_routes.insert(route, iotlb);
         }
+        self.drain_route(from, to, route);
         Ok(route)
     }
 

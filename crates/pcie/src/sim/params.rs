@@ -149,6 +149,10 @@ params! {
     dllp_bytes: Read = 8.0;
     /// TLPs of MPS that a link's receiver buffers for each class. Uncertain.
     credit_tlps: Assumed = 128.0;
+    /// Writes to host memory that a root port holds until they are in memory, where they are in
+    /// order: the time in which its link fills that buffer. Assumed: as many lines as Cascade
+    /// Lake's 92 at Gen3 x16.
+    write_buffer_ns: Assumed = 374.0;
     /// Entries of an IOMMU's translation cache. Published: Neugebauer et al., SIGCOMM 2018, section
     /// 6.5, on Intel hosts.
     iotlb_entries: Assumed = 64.0;

@@ -4,8 +4,8 @@ use super::calendar::Event;
 use super::channel::{Class, Ps};
 use super::fabric::{NONE, Outcome};
 use super::{
-    Completer, Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer,
-    Until,
+    Completer, Instance, Load, LoadResult, Order, ReadRequest, Running, Sim, SimError, Step,
+    Transfer, Until,
 };
 use crate::tlp::PAGE_BYTES;
 
@@ -56,6 +56,7 @@ impl Sim {
                 Event::Wake(channel) => self.fabric.wake(&mut self.cal, channel),
                 Event::Piece(request) => self.send_piece(request),
                 Event::Timer(timer) => self.task_done(timer),
+                Event::Drained(id) => self.write_drained(id),
             }
             while let Some(channel) = self.fabric.drained.pop() {
                 if let Some(&endpoint) = self.endpoint_of_channel.get(&channel) {
@@ -109,7 +110,7 @@ impl Sim {
     }
 
     /// The longest of `pieces` random waits, each exponentially distributed with this mean.
-    fn slowest(&mut self, pieces: u64, mean_ps: Ps) -> Ps {
+    pub(super) fn slowest(&mut self, pieces: u64, mean_ps: Ps) -> Ps {
         if mean_ps == 0 {
             return 0;
         }
@@ -295,6 +296,7 @@ impl Sim {
                 t.to_arrive -= bytes;
                 let left = t.to_arrive;
                 let visible = self.write_translated(owner, left);
+                self.drain_write(owner, bytes, visible);
                 if left > 0 {
                     return;
                 }
@@ -347,12 +349,15 @@ impl Sim {
     fn send_piece(&mut self, id: u32) {
         let request = &mut self.requests.items[id as usize];
         let spec = self.endpoints[request.completer as usize].spec;
-        let back = self.transfers.items[request.transfer as usize].route + 1;
+        let transfer = &self.transfers.items[request.transfer as usize];
+        let back = transfer.route + 1;
+        // A completion has the attributes of its request (PCIe base specification 2.2.9).
+        let relaxed = self.endpoints[transfer.endpoint as usize].order == Order::Relaxed;
         let at = request.addr + u64::from(request.bytes - request.to_send);
         let bytes = spec.completer.piece(at, request.to_send, self.fabric.route_mps(back));
         request.to_send -= bytes;
         let more = request.to_send > 0;
-        self.fabric.inject(&mut self.cal, (back, Class::Completion, id), bytes, spec.relaxed);
+        self.fabric.inject(&mut self.cal, (back, Class::Completion, id), bytes, relaxed);
         if more {
             self.cal.at(self.cal.now + spec.completer.piece_ps, Event::Piece(id));
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::{Builder, Kind, RawLink, Topology};
+use crate::topology::{Builder, Kind, Knob, RawLink, Topology};
 use proptest::prelude::*;
 
 fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
@@ -15,7 +15,7 @@ fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
 fn plain(tags: u32) -> EndpointSpec {
     let completer =
         Completer { latency_ps: 100_000, piece_ps: 0, rcb_bytes: 256, merges: false, wait_ps: 0 };
-    EndpointSpec { tags, completer, relaxed: false, host_side: true }
+    EndpointSpec { tags, completer, host_side: true }
 }
 
 /// Two endpoints, one link.
@@ -276,12 +276,20 @@ proptest! {
         bytes in 1u32..20_000,
         credit_tlps in 2u32..40,
         tags in 1u32..64,
+        order in 0u32..3,
+        pages in prop_oneof![Just(1u32), Just(100_000)],
     ) {
-        let t = build(&shape);
+        let mut t = build(&shape);
+        if order > 0 {
+            t = t.with(Knob::RelaxedOrdering, f64::from(order - 1)).unwrap();
+            t = t.with(Knob::Iommu, f64::from(u8::from(pages > 1))).unwrap();
+        }
         let p = Params {
             credit_tlps: f64::from(credit_tlps),
             nic_tags: f64::from(tags),
             window_kib: 16.0,
+            iommu_pages: f64::from(pages),
+            write_buffer_ns: f64::from(tags),
             ..Params::default()
         };
         let (gpu, nic) = (t.find("d0").unwrap(), t.find("d1").unwrap());
@@ -296,6 +304,7 @@ proptest! {
             load(read(n.nic, n.memory, bytes)),
             load(read(n.sm, n.memory, bytes)),
             load(write(n.sm, n.memory, bytes)),
+            load(write(n.nic, n.memory, bytes)),
         ];
         let k = loads.len() as u64;
         let results = bed.sim.run(loads).unwrap();

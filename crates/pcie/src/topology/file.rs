@@ -193,6 +193,7 @@ struct DeviceEntry {
     #[serde(default)]
     acs: bool,
     port_acs: Option<bool>,
+    relaxed_ordering: Option<Spanned<bool>>,
     chip: Option<Spanned<String>>,
     #[serde(default)]
     assumed: Vec<Guessed>,
@@ -381,10 +382,15 @@ fn device(
         let reason = format!("{}: a {kind} is no part of a chip of switches", e.id.as_ref());
         return Err(TopologyError::Syntax { line: Some(line_of(chip.span().start)), reason });
     }
+    if let Some(order) = e.relaxed_ordering.as_ref().filter(|_| kind == Kind::Switch) {
+        let reason = format!("{}: a switch makes no requests to relax", e.id.as_ref());
+        return Err(TopologyError::Syntax { line: Some(line_of(order.span().start)), reason });
+    }
     let parent = Some(e.parent.as_ref().as_str());
     let node = builder.add(e.id.as_ref(), kind, parent, Some(link), Some(line));
     (node.acs, node.port_acs) = (e.acs, e.port_acs);
     let origin = |value, field| origin(value, e.assumed.contains(&field));
+    node.relaxed_ordering = e.relaxed_ordering.as_ref().map(|r| *r.as_ref());
     node.link_origin = LinkOrigin {
         speed: origin(&e.generation, Guessed::Gen).max(origin(&e.lanes, Guessed::Lanes)),
         mps: origin(&e.mps, Guessed::Mps),

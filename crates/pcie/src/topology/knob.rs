@@ -16,6 +16,8 @@ pub enum Knob {
     Generation,
     /// ACS redirection in every downstream port.
     Acs,
+    /// Relaxed ordering of every GPU and NIC: on relaxes, off keeps their writes in order.
+    RelaxedOrdering,
     /// IOMMUs of all root complexes: on translates, off passes.
     Iommu,
     /// Whether root complexes forward peer reads.
@@ -34,11 +36,12 @@ pub enum Knob {
 
 impl Knob {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Mrrs,
         Self::Mps,
         Self::Generation,
         Self::Acs,
+        Self::RelaxedOrdering,
         Self::Iommu,
         Self::P2pReads,
         Self::P2pWrites,
@@ -55,6 +58,7 @@ impl Knob {
             Self::Mps => "mps",
             Self::Generation => "gen",
             Self::Acs => "acs",
+            Self::RelaxedOrdering => "ro",
             Self::Iommu => "iommu",
             Self::P2pReads => "p2p_reads",
             Self::P2pWrites => "p2p_writes",
@@ -67,7 +71,10 @@ impl Knob {
 
     /// Whether it is on or off.
     pub const fn is_switch(self) -> bool {
-        matches!(self, Self::Acs | Self::Iommu | Self::P2pReads | Self::P2pWrites)
+        matches!(
+            self,
+            Self::Acs | Self::RelaxedOrdering | Self::Iommu | Self::P2pReads | Self::P2pWrites
+        )
     }
 }
 
@@ -101,6 +108,9 @@ impl Topology {
                     node.link.as_mut().map_or(Ok(()), set).ok()?;
                 }
                 Knob::Acs => (node.acs, node.port_acs) = (on && node.kind != Kind::Socket, None),
+                Knob::RelaxedOrdering if matches!(node.kind, Kind::Gpu | Kind::Nic) => {
+                    node.relaxed_ordering = Some(on);
+                }
                 Knob::Iommu if is_root => {
                     node.iommu = if on { Iommu::Translates } else { Iommu::Off };
                 }

@@ -113,6 +113,8 @@ pub struct Node {
     pub slot: Option<String>,
     /// The IOMMU of a root complex.
     pub iommu: Iommu,
+    /// Whether a GPU or NIC sets the relaxed-ordering attribute of its requests; `None`: unknown.
+    pub relaxed_ordering: Option<bool>,
     /// Bandwidth of a root complex to the rest of its socket each way, shared by its ports, GB/s;
     /// `None`: no limit is known.
     pub mesh_gb_per_s: Option<f64>,
@@ -261,6 +263,7 @@ impl Builder {
             chip: None,
             slot: None,
             iommu: Iommu::Unknown,
+            relaxed_ordering: None,
             mesh_gb_per_s: None,
             model: String::new(),
         };
@@ -495,6 +498,11 @@ impl Topology {
     /// A node and its ancestors, nearest first.
     pub fn ancestry(&self, id: NodeId) -> Vec<NodeId> {
         std::iter::successors(Some(id), |&n| self.nodes[n.0].parent).collect()
+    }
+
+    /// Whether an IOMMU above a node translates its addresses.
+    pub fn is_translated(&self, id: NodeId) -> bool {
+        self.ancestry(id).into_iter().any(|up| self.node(up).iommu == Iommu::Translates)
     }
 
     /// The socket that a node descends from, or the node itself if it is a socket.

@@ -187,6 +187,17 @@ impl Route {
             )),
             None => {}
         }
+        for &n in [self.nodes.first(), self.nodes.last()].into_iter().flatten() {
+            match t.node(n).relaxed_ordering {
+                Some(true) => notes.push(format!("{} relaxes the order of its requests", id(n))),
+                Some(false) => notes.push(format!(
+                    "{} keeps its writes in order: to host memory a root port's buffer limits them \
+                     (write_buffer_ns, assumed)",
+                    id(n)
+                )),
+                None => {}
+            }
+        }
         if self.in_chip {
             notes.push("between two switches inside their chip".to_owned());
         } else if let Some(chip) = self.unknown_chip(t) {

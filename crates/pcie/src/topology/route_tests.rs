@@ -76,6 +76,27 @@ fn an_iommu_that_translates_sends_peer_traffic_up() {
 }
 
 #[test]
+fn a_devices_order_is_read_and_told() {
+    let order = |value: &str| {
+        let field = format!("id = \"gpu0\"\nrelaxed_ordering = {value}\n");
+        let t = with(&[("id = \"gpu0\"\n", &field)]);
+        let node = t.node(t.find("gpu0").unwrap()).relaxed_ordering;
+        (node, notes(&t, "gpu0", "gpu1"))
+    };
+    let (strict, relaxed) = (order("false"), order("true"));
+    assert_eq!((strict.0, relaxed.0), (Some(false), Some(true)));
+    assert!(strict.1.contains("gpu0 keeps its writes in order"), "{}", strict.1);
+    assert!(relaxed.1.contains("gpu0 relaxes the order"), "{}", relaxed.1);
+    let t = with(&[]);
+    assert_eq!(t.node(t.find("gpu0").unwrap()).relaxed_ordering, None);
+    assert!(!notes(&t, "gpu0", "gpu1").contains("order"));
+    // The question sets devices alone.
+    let all = t.with(super::Knob::RelaxedOrdering, 0.0).unwrap();
+    let set = all.nodes().filter(|(_, n)| n.relaxed_ordering == Some(false)).count();
+    assert_eq!(set, all.of_kind(Kind::Gpu).len() + all.of_kind(Kind::Nic).len());
+}
+
+#[test]
 fn numa_nodes_part_a_socket() {
     let nps = with(&[
         (
@@ -155,6 +176,10 @@ fn faults_of_the_new_fields_have_their_line() {
     assert!(gpu.contains("gpu0: a GPU is no part of a chip of switches"), "{gpu}");
     assert!(gpu.starts_with(&at(line("id = \"gpu0\"") + 1)), "{gpu}");
     assert!(refused("id = \"B\"", "id = \"A\"").contains("A: this name is taken"));
+    let field = "relaxed_ordering = true";
+    let switch = refused("id = \"vs-a0\"\n", &format!("id = \"vs-a0\"\n{field}\n"));
+    assert!(switch.contains("vs-a0: a switch makes no requests to relax"), "{switch}");
+    assert!(switch.starts_with(&at(line("id = \"vs-a0\"") + 1)), "{switch}");
 }
 
 #[test]

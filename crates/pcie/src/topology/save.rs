@@ -160,6 +160,7 @@ fn device(t: &mut Table, n: &Node) {
         t.put_some("assumed", (!assumed.is_empty()).then_some(assumed));
     }
     t.put_true("acs", n.acs).put_some("port_acs", n.port_acs);
+    t.put_some("relaxed_ordering", n.relaxed_ordering);
     t.put_some("chip", n.chip.as_deref()).put_text("model", &n.model);
 }
 
@@ -197,7 +198,7 @@ mod tests {
             iommu = 'translates'\nmesh_gb_per_s = 70.0\n\
             [[root_port]]\nid = 'rp0'\nparent = 'rc0'\nacs = true\nslot = 'A'\n\
             [[gpu]]\nid = 'g'\nparent = 'rp0'\ngen = 4\nlanes = 8\nmps = 128\nmrrs = 4096\n\
-            assumed = ['mps']\nport_acs = false\nmodel = 'a GPU'\n\
+            assumed = ['mps']\nrelaxed_ordering = false\nport_acs = false\nmodel = 'a GPU'\n\
             [measured]\ndram_ns = 90.25\ngpu_port_ns = 250.0\n";
         let files = [machine, odd].map(|text| from_toml(text).unwrap());
         let builtins = BUILTIN_NAMES.iter().map(|name| builtin(name).unwrap());

@@ -1,0 +1,83 @@
+use super::*;
+
+/// A line through points: the fit finds its slope, a row that is left out has no part in it.
+fn line(measured: &[f64], machines: &[&'static str]) -> Vec<LeftOut> {
+    let numbers = vec![number(1.0, false, "")];
+    let row = |(&measured, &machine): (&f64, &&'static str)| Row {
+        machine,
+        name: String::new(),
+        measured,
+        knobs: vec![0],
+    };
+    let rows = measured.iter().zip(machines).map(row).collect();
+    let model = |at: &[f64], row: usize| Ok(at[0] * (row + 1) as f64);
+    Fits::new(Group::Nfp, numbers, rows, &model).run().unwrap()
+}
+
+#[test]
+fn a_row_that_is_left_out_has_no_part_in_the_fit() {
+    let all = line(&[1.2, 2.4, 3.6], &["a", "a", "b"]);
+    for r in &all {
+        let near = |v: f64| (v / r.measured - 1.0).abs() < 0.01;
+        assert!(near(r.with_all) && near(r.without_row.unwrap()), "{r:?}");
+        assert!((r.in_use / r.measured - 1.0 / 1.2).abs() < 1e-9, "{r:?}");
+    }
+    // One row that is off moves the fit of all, and not its own prediction.
+    let off = line(&[1.2, 2.4, 5.4], &["a", "a", "b"]);
+    let last = &off[2];
+    assert!((last.without_row.unwrap() / 3.6 - 1.0).abs() < 0.01, "{last:?}");
+    assert!(last.with_all > 3.9, "{last:?}");
+    assert_eq!(last.without_row, last.without_machine);
+    // A machine alone has no other to be predicted from, a row alone none.
+    let alone = line(&[1.2], &["a"]);
+    assert_eq!((alone[0].without_row, alone[0].without_machine), (None, None));
+}
+
+#[test]
+fn hosts_agree_on_the_walks_at_once() {
+    for r in iommu(&Params::default()).unwrap() {
+        let error = r.without_machine.unwrap() / r.measured - 1.0;
+        assert!(error.abs() < 0.08, "{r:?}");
+    }
+}
+
+#[test]
+#[ignore = "a minute"]
+fn published_rows_are_predicted_by_the_others() {
+    let rows = leave_one_out(&Params::default()).unwrap();
+    let doc = include_str!("../../../../docs/results/pcie.md");
+    let error = |v: f64, r: &LeftOut| (v / r.measured - 1.0) * 100.0;
+    for r in &rows {
+        let line = format!(
+            "| {} | {} | {} | {:+.1} | {:+.1} | {} | {} |",
+            r.machine,
+            r.row,
+            r.measured,
+            error(r.in_use, r),
+            error(r.with_all, r),
+            r.without_row.map_or("–".into(), |v| format!("{:+.1}", error(v, r))),
+            r.without_machine.map_or("–".into(), |v| format!("{:+.1}", error(v, r))),
+        );
+        println!("{line}");
+        assert!(doc.contains(&line), "docs/results/pcie.md has another: {line}");
+    }
+    assert_eq!(rows.len(), 66);
+    for r in rows.iter().filter(|r| r.group != Group::H200) {
+        let without = [r.without_row, r.without_machine].map(|v| error(v.unwrap(), r).abs());
+        assert!(without.iter().all(|e| *e < 8.0), "{r:?}");
+    }
+}
+
+/// The numbers of the other H200s are those of the file.
+#[test]
+fn the_other_h200s_are_the_files() {
+    let file = include_str!("../../../../docs/results/link-h200.json");
+    for (name, value) in OTHER_H200 {
+        let (_, after) = file.split_once(&format!("\"parameter\": \"{name}\"")).unwrap();
+        let (_, after) = after.split_once("\"value\": ").unwrap();
+        let digits = |c: char| c.is_ascii_digit() || c == '.';
+        let end = after.find(|c| !digits(c)).unwrap();
+        let there: f64 = after[..end].parse().unwrap();
+        assert!((there - value).abs() < 0.001, "{name}: {there}");
+    }
+}
