@@ -1,51 +1,48 @@
 //! CQEs.
 
 use bellpush::wire::cqe::{CQE_BYTES, Cqe, CqeOpcode, Syndrome, owner_bit};
-use bellpush::wire::fields::{CQE, CQE_ERROR};
+use bellpush::wire::fields::{CQE, CQE_ERROR, CQE_SIG_ERR};
 use bellpush::wire::tm::Told;
 
 use super::Options;
 use super::item::Item;
-use super::names::{cqe_opcode, wqe_opcode, wqe_opcode_or_code};
+use super::names::{cqe_opcode, signature_error, wqe_opcode, wqe_opcode_or_code};
 use super::syndrome;
 
 /// Where an entry is in its ring: its index, and the ring's entries.
 pub(super) type Place = Option<(u64, u64)>;
 
+/// Opcode of a signature error, which the software NIC does not report.
+const SIG_ERR: u8 = 0xc;
+
 /// An entry of 64 bytes.
 pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: bool) -> Item {
     let mut item = Item::new("cqe", at);
-    let owner = bytes[63] & 1;
-    let Ok(cqe) = Cqe::parse(bytes) else {
-        let code = bytes[63] >> 4;
-        item.summary = format!("CQE opcode {code:#x}");
-        item.part(&CQE, bytes, 0);
-        item.wrong(0x3f, format!("CQE opcode {code:#x} is not known"));
-        return item;
-    };
-    if cqe.opcode == CqeOpcode::Invalid {
-        item.summary = "INVALID: no CQE has been written here".into();
-        return item;
-    }
-    let layout = if cqe.opcode.is_error() { &CQE_ERROR } else { &CQE };
-    item.part(layout, bytes, 0);
-    item.summary = summary(&cqe);
-    if let Some((index, entries)) = place.filter(|(_, entries)| *entries > 0) {
-        let entries = u32::try_from(entries).unwrap_or(u32::MAX);
-        let due = owner_bit(index, entries);
-        if owner != due {
-            item.wrong(
-                0x3f,
-                format!(
-                    "owner is {owner}, where entry {index} of a ring of {entries} has {due} in this lap: the NIC has \
-                     not written it yet, and a poller must not take it"
-                ),
-            );
+    let parsed = Cqe::parse(bytes).ok();
+    match &parsed {
+        None if bytes[63] >> 4 == SIG_ERR => sig_err(&mut item, bytes),
+        None => {
+            let code = bytes[63] >> 4;
+            item.summary = format!("CQE opcode {code:#x}");
+            item.part(&CQE, bytes, 0);
+            item.wrong(0x3f, format!("CQE opcode {code:#x} is not known"));
+            return item;
+        }
+        Some(cqe) if cqe.opcode == CqeOpcode::Invalid => {
+            item.summary = "INVALID: no CQE has been written here".into();
+            return item;
+        }
+        Some(cqe) => {
+            let layout = if cqe.opcode.is_error() { &CQE_ERROR } else { &CQE };
+            item.part(layout, bytes, 0);
+            item.summary = summary(cqe);
         }
     }
-    match cqe.opcode.is_error() {
-        true => error(&mut item, &cqe),
-        false => success(&mut item, &cqe, bytes),
+    owner(&mut item, bytes[63] & 1, place);
+    match &parsed {
+        Some(cqe) if cqe.opcode.is_error() => error(&mut item, cqe),
+        Some(cqe) => success(&mut item, cqe, bytes),
+        None => {}
     }
     let all = bytes.iter().fold(0, |sum, byte| sum ^ byte);
     if signed && all != 0xff {
@@ -56,6 +53,36 @@ pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: b
         );
     }
     item
+}
+
+/// Is the owner bit that of the entry's lap?
+fn owner(item: &mut Item, owner: u8, place: Place) {
+    let Some((index, entries)) = place.filter(|(_, entries)| *entries > 0) else { return };
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    let due = owner_bit(index, entries);
+    if owner != due {
+        item.wrong(
+            0x3f,
+            format!(
+                "owner is {owner}, where entry {index} of a ring of {entries} has {due} in this lap: the NIC has \
+                 not written it yet, and a poller must not take it"
+            ),
+        );
+    }
+}
+
+/// Data and their protection do not agree (Linux, `mlx5_sig_err_cqe`).
+fn sig_err(item: &mut Item, bytes: &[u8; CQE_BYTES]) {
+    item.part(&CQE_SIG_ERR, bytes, 0);
+    let number = |name| CQE_SIG_ERR.number(name, bytes).unwrap_or(0);
+    let (mkey, at) = (number("mkey"), number("err_offset"));
+    let what = signature_error(number("syndrome"));
+    item.summary = format!("SIG_ERR, {what}, mkey {mkey:#x}, at byte {at} of the transfer");
+    item.note(
+        0x20,
+        "a signature error: the protection of a block (T10-DIF, CRC) is not what its data have; it says no more of \
+         a WQE, whose own CQE comes, too",
+    );
 }
 
 fn summary(cqe: &Cqe) -> String {

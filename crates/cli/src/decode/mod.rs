@@ -178,21 +178,24 @@ impl std::error::Error for DecodeError {}
 struct Dump {
     bytes: Vec<u8>,
     doubtful: bool,
+    /// What a log says that it is.
+    said: Option<text::Said>,
 }
 
 fn dumps(bytes: &[u8], options: &Options, blank: bool) -> Result<Vec<Dump>, DecodeError> {
+    let plain = text::without_escapes(bytes);
     let hex = match options.form {
-        Form::Guess => text::is_text(bytes),
+        Form::Guess => text::is_text(&plain)?,
         Form::Hex => true,
         Form::Binary => false,
     };
     if !hex {
-        return Ok(vec![Dump { bytes: bytes.to_vec(), doubtful: false }]);
+        return Ok(vec![Dump { bytes: bytes.to_vec(), doubtful: false, said: None }]);
     }
-    let text = std::str::from_utf8(bytes)
+    let text = std::str::from_utf8(&plain)
         .map_err(|e| DecodeError(format!("byte {}: not text, and so no hex", e.valid_up_to())))?;
     let chunks = text::parse(text, options.host_words, blank)?;
-    let dump = |chunk: text::Chunk| Dump { bytes: chunk.bytes, doubtful: chunk.doubtful };
+    let dump = |text::Chunk { said, bytes, doubtful }| Dump { bytes, doubtful, said };
     Ok(chunks.into_iter().map(dump).collect())
 }
 
@@ -243,6 +246,8 @@ pub fn decode(
         return Err(DecodeError("there are no bytes in it".into()));
     }
     let mut streams = Streams::default();
+    // Options are about what was asked for, and not about what a log has beside it.
+    let plain = Options::default();
     for (number, dump) in dumps.iter().enumerate() {
         let mut doubtful = dump.doubtful && !options.host_words;
         let mut each = |mut item: Item| {
@@ -255,6 +260,11 @@ pub fn decode(
             each(item)
         };
         let bytes = &dump.bytes;
+        let (kind, options) = match (kind, dump.said) {
+            (Kind::Cqe, Some(text::Said::Wqe)) => (Kind::Wqe, &plain),
+            (Kind::Wqe, Some(text::Said::Cqe)) => (Kind::Cqe, &plain),
+            _ => (kind, options),
+        };
         let more = match kind {
             Kind::Wqe => wqe::dump(bytes, options, &mut each),
             Kind::Cqe => cqe::dump(bytes, options, &mut each),

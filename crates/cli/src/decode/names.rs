@@ -33,14 +33,14 @@ const WQE_OPCODES: [(u8, &str); 29] = [
     (0x21, "GET_PSV"),
     (0x22, "CHECK_PSV"),
     (0x23, "DUMP"),
-    (0x24, "RGET_PSV"),
     (0x25, "UMR"),
+    (0x26, "RGET_PSV"),
+    (0x27, "RCHECK_PSV"),
     (0x28, "TAG_MATCHING"),
     (0x29, "ENHANCED_MPSW"),
     (0x2c, "FLOW_TBL_ACCESS"),
     (0x2d, "ACCESS_ASO"),
     (0x2f, "MMO"),
-    (0x1e, "RCHECK_PSV"),
 ];
 
 /// Name of a WQE's opcode; `None` for one that the PRM does not have.
@@ -217,6 +217,7 @@ fn cqe(field: &str, value: u64) -> Option<String> {
         ("syndrome", code) => return Syndrome::from_code(code as u8).map(syndrome::name),
         ("sop_drop_qpn.sop" | "s_wqe_opcode_qpn.opcode", code) => wqe_opcode(code)?,
         ("byte_cnt" | "wqe_counter", n) => return Some(n.to_string()),
+        ("op_own.opcode", 0xc) => "SIG_ERR",
         ("op_own.opcode", code) => {
             let mut entry = [0; 64];
             entry[63] = (code as u8) << 4;
@@ -226,6 +227,16 @@ fn cqe(field: &str, value: u64) -> Option<String> {
         _ => return None,
     };
     Some(text.into())
+}
+
+/// What a protection tuple differs in (Linux, `get_sig_err_item`).
+pub(super) fn signature_error(syndrome: u64) -> &'static str {
+    match syndrome {
+        _ if syndrome & 1 << 13 != 0 => "guard tag",
+        _ if syndrome & 1 << 11 != 0 => "reference tag",
+        _ if syndrome & 1 << 12 != 0 => "application tag",
+        _ => "unknown",
+    }
 }
 
 fn mad(field: &str, value: u64) -> Option<String> {
@@ -254,6 +265,8 @@ pub(super) fn meaning(format: &str, field: &str, value: u64) -> Option<String> {
     match (format, field) {
         ("ctrl" | "doorbell", _) => ctrl(field, value),
         ("cqe64" | "err_cqe", _) => cqe(field, value),
+        ("sig_err_cqe", "op_own.opcode") => cqe(field, value),
+        ("sig_err_cqe", "syndrome") => Some(signature_error(value).into()),
         ("data" | "klm", "byte_count") if value == 0 => Some("2^31 bytes".into()),
         ("data", "lkey") if value == u64::from(wqe::INVALID_LKEY.0) => Some("ends a list".into()),
         ("data" | "inline" | "klm" | "reth", "byte_count" | "DMALen") => decimal(),
