@@ -130,6 +130,8 @@ pub struct Options {
     pub queue_log: Option<u32>,
     /// Which queue WQEs are of.
     pub queue: QueueType,
+    /// Bytes of a WQE of a receive queue; `None`: all bytes are one.
+    pub stride: Option<usize>,
     /// Bytes of a CQE in its ring: 64 or 128.
     pub cqe_bytes: usize,
     /// WQEs or CQEs have signatures.
@@ -152,6 +154,7 @@ impl Default for Options {
             index: None,
             queue_log: None,
             queue: QueueType::Guess,
+            stride: None,
             cqe_bytes: CQE_BYTES,
             signed: false,
             cq: false,
@@ -189,6 +192,9 @@ fn dumps(bytes: &[u8], options: &Options, blank: bool) -> Result<Vec<Dump>, Deco
         Form::Hex => true,
         Form::Binary => false,
     };
+    if !hex && options.host_words && options.form == Form::Guess {
+        return Err(DecodeError("it is no text: --host-words is for words of hex".into()));
+    }
     if !hex {
         return Ok(vec![Dump { bytes: bytes.to_vec(), doubtful: false, said: None }]);
     }
@@ -266,7 +272,7 @@ pub fn decode(
             _ => (kind, options),
         };
         let more = match kind {
-            Kind::Wqe => wqe::dump(bytes, options, &mut each),
+            Kind::Wqe => wqe::dump(bytes, options, &mut each)?,
             Kind::Cqe => cqe::dump(bytes, options, &mut each),
             Kind::Doorbell => doorbell::dump(bytes, options, doorbell::register, &mut each),
             Kind::Dbr => doorbell::dump(bytes, options, doorbell::record, &mut each),
@@ -295,18 +301,18 @@ fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), Deco
     capture::packets(bytes, &mut |it| {
         let (s, ns) = (it.at_ns / 1_000_000_000, it.at_ns % 1_000_000_000);
         let place = format!("packet {}, {s}.{ns:09} s", it.number);
-        let Some(link) = it.link else {
-            let mut item = Item::new("packet", place);
-            item.summary = "of a link type that carries no IP that is known here".into();
-            more = each(item);
-            return more;
+        let link = match it.link {
+            Ok(link) => link,
+            Err(code) => {
+                let mut item = Item::new("packet", place);
+                item.summary = format!("of link type {code}, which is not decoded");
+                more = each(item);
+                return more;
+            }
         };
         let around = Around { cut: it.cut, ..Around::default() };
         let (mut item, seen) = packet::packet(place, it.bytes, link, &around);
-        if it.cut {
-            item.note(None, "the capture has a part of it: payload and ICRC are not checked");
-        }
-        if let Some(seen) = seen.filter(|_| !it.cut) {
+        if let Some(seen) = seen {
             streams.take(&mut item, &seen);
         }
         more = each(item);
@@ -317,7 +323,7 @@ fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), Deco
         let mut item = Item::new("packet", "end");
         item.summary = format!("the capture ends within {} messages", unfinished.len());
         for line in unfinished {
-            item.wrong(None, line);
+            item.note(None, line);
         }
         each(item);
     }

@@ -256,6 +256,24 @@ fn mad(field: &str, value: u64) -> Option<String> {
     })
 }
 
+/// Ethernet types that are seen beside RoCEv2 (IEEE's and IANA's registries).
+pub(super) fn ethertype(code: u64) -> Option<&'static str> {
+    Some(match code {
+        0x0800 => "IPv4",
+        0x0806 => "ARP",
+        0x8100 => "802.1Q",
+        0x86dd => "IPv6",
+        0x8808 => "MAC control: pause, PFC",
+        0x8809 => "slow protocols: LACP",
+        0x8847 => "MPLS",
+        0x88a8 => "802.1ad",
+        0x88cc => "LLDP: DCBX",
+        0x88f7 => "PTP",
+        0x8915 => "RoCEv1",
+        _ => return None,
+    })
+}
+
 /// What a number means in the field of a format.
 pub(super) fn meaning(format: &str, field: &str, value: u64) -> Option<String> {
     if field == "reserved" {
@@ -273,16 +291,9 @@ pub(super) fn meaning(format: &str, field: &str, value: u64) -> Option<String> {
         ("bth", "OpCode") => Opcode::from_code(value as u8).map(packet_opcode),
         ("bth", "PSN") | ("aeth", "MSN") => decimal(),
         ("aeth", "Syndrome") => Some(aeth(value as u8)),
-        ("ethernet" | "vlan", "ethertype") => Some(
-            match value {
-                0x0800 => "IPv4",
-                0x86dd => "IPv6",
-                0x8100 => "802.1Q",
-                0x8915 => "RoCEv1",
-                _ => return None,
-            }
-            .into(),
-        ),
+        ("ethernet" | "vlan", "ethertype") | ("linux_sll" | "linux_sll2", "protocol") => {
+            ethertype(value).map(str::to_owned)
+        }
         ("ipv4", "source_address" | "destination_address") => {
             Some(IpAddr::from(Ipv4Addr::from_bits(value as u32)).to_string())
         }

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::text::parse;
 use super::*;
 
+mod captures;
 mod hex;
 mod nic;
 
@@ -365,7 +366,7 @@ fn each_fault_of_a_packet_is_named() {
     let bth = 28;
     for (at, value, what) in [
         (10, 0x11, "checksum is wrong"),
-        (0, 0x44, "begins with 0x44"),
+        (0, 0x44, "ihl is below 5"),
         (25, 0xff, "a UDP length of 255"),
         (bth, 0x1f, "opcode 0x1f is not known"),
         (bth + 1, 0x41, "transport version 1"),
@@ -403,7 +404,9 @@ fn each_fault_of_a_stream_is_named() {
         found(&[first(), last(0, 40)]).contains("the message has 296 bytes, and its RETH says 300")
     );
     assert!(found(&[first(), last(2, 44)]).contains("PSN 2 where 0 is due: 2 packets are missing"));
-    assert!(found(&[first()]).contains("WriteFirst without its Last, after 256 bytes"));
+    let ends = items(Kind::Pcap, &capture_of(&[first()]), &Options::default());
+    assert_eq!(wrong(&ends), "", "more may have come");
+    assert!(ends[1].notes[0].text.contains("WriteFirst without its Last, after 256 bytes"));
     let only = packet_of(Op::SendOnly, 0, 8, None);
     assert!(
         found(&[first(), only.clone()]).contains("SendOnly begins, and WriteFirst has had no Last")
@@ -501,6 +504,7 @@ fn options() -> impl Strategy<Value = Options> {
                 index: numbers.0,
                 queue_log: numbers.1,
                 queue,
+                stride: sq.then_some(32),
                 cqe_bytes: if wide { 128 } else { 64 },
                 signed,
                 cq,

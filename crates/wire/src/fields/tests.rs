@@ -8,7 +8,9 @@ use crate::roce::{ICRC_BYTES, Opcode as PacketOpcode, Packet};
 use crate::umr::Umr;
 use crate::wqe::{Ctrl, Opcode, Wqe};
 
-const ALL: [&Layout; 46] = [
+const ALL: [&Layout; 48] = [
+    &COOKED,
+    &COOKED2,
     &CTRL,
     &DOORBELL,
     &RADDR,
