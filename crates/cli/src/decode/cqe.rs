@@ -33,9 +33,11 @@ pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: b
             return item;
         }
         Some(cqe) => {
-            let layout = if cqe.opcode.is_error() { &CQE_ERROR } else { &CQE };
-            item.part(layout, bytes, 0);
-            item.summary = summary(cqe);
+            match cqe.opcode.is_error() {
+                true => item.part(&CQE_ERROR, bytes, 0),
+                false => fields(&mut item, cqe, bytes),
+            }
+            item.summary = summary(cqe, format(bytes));
         }
     }
     owner(&mut item, bytes[63] & 1, place);
@@ -53,6 +55,25 @@ pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: b
         );
     }
     item
+}
+
+/// Formats of what an entry carries beside its fields (PRM, "Completion Queue Entry Format").
+const DATA_32: u8 = 1;
+const DATA_64: u8 = 2;
+const COMPRESSED: u8 = 3;
+
+fn format(bytes: &[u8; CQE_BYTES]) -> u8 {
+    bytes[63] >> 2 & 3
+}
+
+/// Where data take the place of fields, they are data.
+fn fields(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
+    if format(bytes) != DATA_32 {
+        return item.part(&CQE, bytes, 0);
+    }
+    item.bytes("data", 0, &bytes[..cqe.byte_cnt.min(32) as usize]);
+    let behind = CQE.fields.iter().filter(|field| field.at >= 32);
+    item.fields(CQE.name, behind, bytes, 0);
 }
 
 /// Is the owner bit that of the entry's lap?
@@ -85,7 +106,7 @@ fn sig_err(item: &mut Item, bytes: &[u8; CQE_BYTES]) {
     );
 }
 
-fn summary(cqe: &Cqe) -> String {
+fn summary(cqe: &Cqe, format: u8) -> String {
     let name = cqe_opcode(cqe.opcode);
     let (qpn, counter) = (cqe.qpn.0, cqe.wqe_counter);
     if cqe.opcode.is_error() {
@@ -101,7 +122,8 @@ fn summary(cqe: &Cqe) -> String {
         CqeOpcode::Req => format!(" of {}", wqe_opcode_or_code(cqe.send_opcode)),
         _ => String::new(),
     };
-    format!("{name}{of}, QP {qpn:#x}, wqe_counter {counter}, {} bytes", cqe.byte_cnt)
+    let told = if format == COMPRESSED { "CQEs, compressed" } else { "bytes" };
+    format!("{name}{of}, QP {qpn:#x}, wqe_counter {counter}, {} {told}", cqe.byte_cnt)
 }
 
 fn error(item: &mut Item, cqe: &Cqe) {
@@ -121,20 +143,20 @@ fn error(item: &mut Item, cqe: &Cqe) {
 }
 
 fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
-    let format = bytes[63] >> 2 & 3;
+    let format = format(bytes);
     let room = match format {
-        1 => Some(32),
-        2 => Some(64),
+        DATA_32 => Some(32),
+        DATA_64 => Some(64),
         _ => None,
     };
     if let Some(room) = room.filter(|room| cqe.byte_cnt > *room) {
         let have = cqe.byte_cnt;
         item.wrong(0x2c, format!("byte_cnt is {have}, and data in the entry are at most {room}"));
     }
-    if format == 3 {
+    if format == COMPRESSED {
         item.note(
             0x3f,
-            "a compressed CQE: byte_cnt is the number of mini-CQEs that follow, which are not decoded",
+            "a compressed CQE: it stands for byte_cnt of them, and their mini-CQEs follow, which are not decoded",
         );
         return;
     }
@@ -147,7 +169,7 @@ fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
     if let Some(tag) = &cqe.tag {
         item.note(0x28, format!("tag matching: {}, entry {}", told(tag.told), tag.index));
     }
-    if cqe.network.is_some() {
+    if cqe.network.is_some() && format != DATA_32 {
         item.note(0x18, format!("a datagram of queue pair {:#x}, with its GRH", cqe.source.0));
     }
 }
@@ -171,23 +193,67 @@ fn told(told: Told) -> &'static str {
 pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -> bool) -> bool {
     let size = options.cqe_bytes;
     let entries = options.queue_log.map(|log| 1_u64 << log);
-    for (i, slot) in bytes.chunks(size).enumerate() {
-        let at = format!("{:#x}", i * size);
+    let slots = bytes.len().div_ceil(size);
+    let mut i = 0;
+    while i < slots {
+        let slot = &bytes[i * size..bytes.len().min((i + 1) * size)];
         // Of 128 bytes the last 64 are the entry.
+        let at = format!("{:#x}", i * size + size - CQE_BYTES);
         let Some(last) = slot.last_chunk::<CQE_BYTES>().filter(|_| slot.len() == size) else {
-            let mut item = Item::new("cqe", at);
+            let mut item = Item::new("cqe", format!("{:#x}", i * size));
             item.summary = format!("{} bytes", slot.len());
             item.wrong(None, format!("{} bytes hold no CQE of {size}", slot.len()));
+            return each(item);
+        };
+        let unused = zeros(&bytes[i * size..], size);
+        if unused > 0 {
+            let mut item = Item::new("cqe", format!("{:#x}", i * size));
+            item.summary = format!("{} bytes of zeros: no CQE was written here", unused * size);
+            i += unused;
             if !each(item) {
                 return false;
             }
             continue;
-        };
+        }
         let place = options.index.zip(entries);
         let place = place.map(|(first, entries)| (u64::from(first) + i as u64, entries));
-        if !each(entry(at, last, place, options.signed)) {
+        let mut item = entry(at, last, place, options.signed);
+        if size == CQE_BYTES && format(last) == DATA_64 && is_success(last) {
+            item.note(
+                0x3f,
+                "its data lie in the 64 bytes before it: an entry of 128 bytes (--cqe-bytes 128)",
+            );
+        }
+        i += 1;
+        if !each(item) {
             return false;
+        }
+        let mini = if is_success(last) { compressed(last).min(slots - i) } else { 0 };
+        if mini > 0 {
+            let mut item = Item::new("cqe", format!("{:#x}", i * size));
+            item.summary = format!("{mini} entries with the mini-CQEs of the one before");
+            i += mini;
+            if !each(item) {
+                return false;
+            }
         }
     }
     true
+}
+
+/// Entries of zeros.
+fn zeros(bytes: &[u8], size: usize) -> usize {
+    let all = |entry: &&[u8]| entry.iter().all(|&byte| byte == 0);
+    bytes.chunks_exact(size).take_while(all).count()
+}
+
+fn is_success(bytes: &[u8; CQE_BYTES]) -> bool {
+    Cqe::parse(bytes).is_ok_and(|cqe| !cqe.opcode.is_error() && cqe.opcode != CqeOpcode::Invalid)
+}
+
+/// Entries behind a compressed one that hold its mini-CQEs: it stands for `byte_cnt` entries, itself among them
+/// (Linux, `mlx5e_decompress_cqes_start`).
+fn compressed(bytes: &[u8; CQE_BYTES]) -> usize {
+    let count = CQE.number("byte_cnt", bytes).unwrap_or(0) as usize;
+    if format(bytes) == COMPRESSED { count.saturating_sub(1) } else { 0 }
 }

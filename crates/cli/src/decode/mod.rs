@@ -274,7 +274,10 @@ pub fn decode(
         let more = match kind {
             Kind::Wqe => wqe::dump(bytes, options, &mut each)?,
             Kind::Cqe => cqe::dump(bytes, options, &mut each),
-            Kind::Doorbell => doorbell::dump(bytes, options, doorbell::register, &mut each),
+            Kind::Doorbell => match doorbell::blue_flame(bytes, options, &mut each) {
+                Some(more) => more,
+                None => doorbell::dump(bytes, options, doorbell::register, &mut each),
+            },
             Kind::Dbr => doorbell::dump(bytes, options, doorbell::record, &mut each),
             _ => {
                 let (mut item, seen) =

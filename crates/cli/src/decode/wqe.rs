@@ -459,6 +459,8 @@ impl Walked<'_> {
 
     /// Blocks up to the next WQE of the lap before, where one begins before the next of this lap does.
     fn overwritten(&self, at: usize) -> Option<usize> {
+        // What names the queue pair is a WQE, if a wrong one.
+        self.block(at).filter(|(ctrl, _)| self.qpn.is_some_and(|qpn| qpn != ctrl.qpn.0))?;
         let follows = |at| self.block(at).is_some_and(|(ctrl, due)| ctrl.index == due);
         let places = (0..16).map(|i| (i, at + i * WQEBB_BYTES));
         let mut found = places.take_while(|(_, at)| !follows(*at));
