@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `text` | hex in the ways in which people have it |
+//! | `text`, `literal`, `log` | hex in the ways in which people have it, of programs, of logs |
 //! | `capture`, `recording` | files with many things in them |
 //! | `wqe`, `cqe`, `doorbell`, `packet` | one of each |
 //! | `stream` | packets of a connection, one after the other |
@@ -16,6 +16,8 @@ mod capture;
 mod cqe;
 mod doorbell;
 mod item;
+mod literal;
+mod log;
 mod names;
 mod packet;
 mod recording;
@@ -182,7 +184,7 @@ struct Dump {
     bytes: Vec<u8>,
     doubtful: bool,
     /// What a log says that it is.
-    said: Option<text::Said>,
+    said: Option<log::Said>,
 }
 
 fn dumps(bytes: &[u8], options: &Options, blank: bool) -> Result<Vec<Dump>, DecodeError> {
@@ -267,8 +269,8 @@ pub fn decode(
         };
         let bytes = &dump.bytes;
         let (kind, options) = match (kind, dump.said) {
-            (Kind::Cqe, Some(text::Said::Wqe)) => (Kind::Wqe, &plain),
-            (Kind::Wqe, Some(text::Said::Cqe)) => (Kind::Cqe, &plain),
+            (Kind::Cqe, Some(log::Said::Wqe)) => (Kind::Wqe, &plain),
+            (Kind::Wqe, Some(log::Said::Cqe)) => (Kind::Cqe, &plain),
             _ => (kind, options),
         };
         let more = match kind {

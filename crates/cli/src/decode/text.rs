@@ -1,15 +1,8 @@
 //! Hex as people have it: xxd, `hexdump -C`, tcpdump, lists with `0x`, gdb's `x`, bare digits, and kernel logs.
 
 use super::DecodeError;
-
-/// What a log says that a dump is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
-    /// A CQE.
-    Cqe,
-    /// A WQE.
-    Wqe,
-}
+use super::literal::{Literal, literal, pairs, widest};
+use super::log::{HEADS, Said, is_log, said, unlogged};
 
 /// Bytes that belong together: a dump.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,22 +18,6 @@ pub struct Chunk {
 /// Most bytes of all dumps.
 const MOST: usize = 64 << 20;
 
-/// Words that a line of a log has before a dump.
-const HEADS: [(&str, Said); 7] = [
-    ("dump error cqe", Said::Cqe),
-    ("completion with error", Said::Cqe),
-    ("Error CQE", Said::Cqe),
-    ("Error cqe", Said::Cqe),
-    ("WC error", Said::Cqe),
-    ("dump wqe", Said::Wqe),
-    ("WQE DUMP", Said::Wqe),
-];
-
-/// What a line of a log says that the lines behind it are.
-fn said(line: &str) -> Option<Said> {
-    HEADS.iter().find(|(head, _)| line.contains(head)).map(|(_, said)| *said)
-}
-
 struct Reader {
     chunks: Vec<Chunk>,
     /// Offset or address of the current dump's beginning, if its lines say one.
@@ -55,69 +32,24 @@ struct Reader {
     digits: usize,
     /// Whether lines may be of a log, and no dump.
     log: bool,
-}
-
-/// Whether brackets around it make it a time stamp of the kernel: `1.5`, `+0.000005`, `Nov26 10:00`,
-/// `Tue Nov 26 10:00:00 2024`. A list of bytes has neither a dot nor a colon.
-fn is_stamp(text: &str) -> bool {
-    text.contains(['.', ':']) && !text.contains(['[', ','])
-}
-
-/// Whether brackets around it make it the thread or CPU that wrote the line (`CONFIG_PRINTK_CALLER`).
-fn is_caller(text: &str) -> bool {
-    let number = text.trim_start().strip_prefix(['C', 'T']);
-    number.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// A line behind its priority: `<4>`, `4,123,5678,-;` of /dev/kmsg, `kern  :warn  :` of `dmesg -x`.
-fn behind_priority(line: &str) -> Option<&str> {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if let Some((level, rest)) = line.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
-        return digits(level).then_some(rest);
-    }
-    if let Some((head, rest)) = line.split_once(';') {
-        let mut parts = head.split(',');
-        return (parts.clone().count() == 4 && parts.by_ref().take(3).all(digits)).then_some(rest);
-    }
-    let (facility, rest) = line.split_once(':')?;
-    let (level, rest) = rest.split_once(':')?;
-    let word = |text: &str| {
-        let text = text.trim_end();
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase())
-    };
-    let known = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
-    (word(facility) && known.contains(&level.trim_end())).then_some(rest)
-}
-
-/// A line behind `dmesg --time-format iso`'s stamp, `2024-11-26T10:00:00,123456+00:00`.
-fn behind_iso(line: &str) -> Option<&str> {
-    let (stamp, rest) = line.split_once(' ')?;
-    let (date, time) = stamp.split_once('T')?;
-    let is = |text: &str, mark| text.split(mark).count() >= 3 && text.starts_with(char::is_numeric);
-    (is(date, '-') && is(time, ':')).then_some(rest)
-}
-
-/// A line without what a log puts before it, and whether it had any of that.
-fn unlogged(line: &str) -> (&str, bool) {
-    let whole = line.trim();
-    let mut line = whole.split_once("kernel: ").map_or(whole, |(_, rest)| rest).trim();
-    line = behind_priority(line).unwrap_or(line).trim_start();
-    line = behind_iso(line).unwrap_or(line);
-    let bracketed = |line| str::strip_prefix(line, '[').and_then(|rest| rest.split_once(']'));
-    if let Some((stamp, rest)) = bracketed(line).filter(|(stamp, _)| is_stamp(stamp)) {
-        line = rest.trim_start();
-    }
-    if let Some((_, rest)) =
-        bracketed(line).filter(|(it, _)| line.len() < whole.len() && is_caller(it))
-    {
-        line = rest.trim_start();
-    }
-    let line = line.strip_prefix("cqe_dump:").unwrap_or(line).trim();
-    (line, line.len() < whole.len())
+    /// What od's offsets count in, once that is known.
+    radix: Option<u32>,
+    /// An offset that may be data, until the next line goes on from it.
+    unsure: Option<String>,
+    /// Digits of words that are written without their leading zeros.
+    width: Option<usize>,
 }
 
 fn is_hex(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A word between quotes, as much of it as fits a line.
+pub(super) fn quoted(word: &str) -> String {
+    match word.char_indices().nth(40) {
+        Some((end, _)) => format!("{:?}...", &word[..end]),
+        None => format!("{word:?}"),
+    }
 }
 
 fn unprefixed(word: &str) -> &str {
@@ -128,6 +60,10 @@ fn unprefixed(word: &str) -> &str {
 struct Begin<'a> {
     /// Its offset.
     at: u64,
+    /// The offset's digits, where they may be octal or decimal: od's.
+    digits: Option<&'a str>,
+    /// Whether it may be an address: another dump may begin at any.
+    address: bool,
     /// What follows.
     rest: &'a str,
     /// Whether a colon is between them.
@@ -142,43 +78,124 @@ fn before_colon(line: &str) -> Option<Begin<'_>> {
     let head = head.split_once(" <").map_or(head, |(head, _)| head).trim();
     let digits = Some(unprefixed(head)).filter(|head| is_hex(head))?;
     let at = u64::from_str_radix(digits, 16).ok()?;
-    let doubtful = head.starts_with("0x") && rest.starts_with('\t');
-    Some(Begin { at, rest, colon: true, doubtful })
+    let address = head.starts_with("0x");
+    // gdb's words; bytes have no order.
+    let doubtful = address && rest.starts_with('\t') && has_words(rest);
+    Some(Begin { at, digits: None, address, rest, colon: true, doubtful })
 }
 
-/// hexdump, od and Wireshark: an offset, then bytes or groups that are shorter. `digits` are those of the offset before.
+/// Whether some of the words are longer than a byte.
+fn has_words(rest: &str) -> bool {
+    rest.split_whitespace().any(|word| unprefixed(word).len() > 2)
+}
+
+/// hexdump, od and Wireshark: an offset, then bytes or groups. `digits` are those of the offset before.
 fn before_space(line: &str, digits: usize) -> Option<Begin<'_>> {
     let mut words = line.split_whitespace();
     let (first, second) = (words.next().filter(|word| is_hex(word))?, words.next());
+    let odd = !first.len().is_multiple_of(2);
     let (wide, doubtful) = match second.map(str::len) {
         Some(2) => (first.len() >= 4, false),
-        Some(4) => (first.len() == 7, true),
+        Some(4) => (first.len() == 7 || digits > 0 && first.len() == digits, true),
+        // od -t x4 and x8
+        Some(8 | 16) => (first.len() == 7 || first.len() == 6 || odd, true),
         // The last line says where the bytes end, in as many digits: plain hexdump's 7, hexdump -C's 8, od -A x's 6.
         None => (first.len() == 7 || first.len() == digits, false),
         _ => (false, false),
     };
     let at = wide.then(|| u64::from_str_radix(first, 16).ok())??;
-    Some(Begin { at, rest: &line[first.len()..], colon: false, doubtful })
+    let doubtful = doubtful && second.is_some();
+    let digits = (first.len() == 7).then_some(first);
+    Some(Begin {
+        at,
+        digits,
+        address: false,
+        rest: &line[line.find(first)? + first.len()..],
+        colon: false,
+        doubtful,
+    })
+}
+
+/// Words of plain od (octal) and xxd -b (binary), which look like hex.
+fn octal(line: &str) -> Option<String> {
+    let mut words = line.split_whitespace();
+    let (first, second) = (words.next()?, words.next()?);
+    let is = |word: &str, most: u8| word.bytes().all(|byte| (b'0'..=most).contains(&byte));
+    if first.len() == 7 && is(first, b'7') && second.len() == 6 && is(second, b'7') {
+        return Some("words of od are octal: od -t x1 writes hex".into());
+    }
+    // 6 bytes of a row, each of 8 digits; words of 4 bytes are 4.
+    let row = [first, second].into_iter().chain(words).skip(1).take(6);
+    let binary = first.ends_with(':') && row.clone().count() == 6;
+    let binary = binary && row.clone().all(|word| word.len() == 8 && is(word, b'1'));
+    binary.then(|| "words of xxd -b are binary: xxd writes hex".into())
 }
 
 /// The part of a dump's line that is hex: what follows is the same as characters.
 fn without_characters(rest: &str, colon: bool) -> &str {
     let hex = rest.trim_start();
-    // `hexdump -C` has two spaces in the middle of its bytes, too, and bars around its characters.
-    if !colon && let Some((hex, _)) = hex.split_once('|') {
-        return hex;
-    }
     let end = |mark: &str| hex.find(mark).unwrap_or(hex.len());
-    &hex[..end("  ").min(end(" | "))]
+    if colon {
+        return &hex[..end("  ").min(end(" | "))];
+    }
+    // `hexdump -C` has two spaces in the middle of its bytes, too, and bars around its characters; od -t x1z has `>`.
+    // Wireshark has three spaces before them, hexdump -x four between words.
+    let bytes = hex.split(' ').next().is_some_and(|word| word.len() == 2);
+    let spaces = if bytes { end("   ") } else { hex.len() };
+    &hex[..end("  |").min(end("  >")).min(spaces)]
 }
 
 impl Reader {
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<(), String> {
+        self.sure()?;
         if self.chunks.last().is_some_and(|chunk| !chunk.bytes.is_empty()) {
             self.chunks.push(Chunk::default());
         }
-        (self.base, self.repeats, self.digits) = (None, false, 0);
+        (self.base, self.repeats, self.digits, self.radix) = (None, false, 0, None);
         self.row.clear();
+        Ok(())
+    }
+
+    /// Refuses a first offset that no line has gone on from: it may be data.
+    fn sure(&mut self) -> Result<(), String> {
+        match self.unsure.take() {
+            Some(word) => Err(format!(
+                "{word:?} may be an offset or data: begin offsets with 0, or write all words alike"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The offset of a line: one of 7 digits is octal or decimal, if od wrote it.
+    fn offset(&mut self, begin: &Begin<'_>) -> Result<u64, String> {
+        let have = self.chunk().bytes.len() as u64;
+        let end = self.base.map_or(0, |base| base.saturating_add(have));
+        let Some(digits) = begin.digits.filter(|_| self.base.is_some() && begin.at > 0) else {
+            return Ok(begin.at);
+        };
+        let value = |radix: u32| u64::from_str_radix(digits, radix).ok();
+        if let Some(radix) = self.radix {
+            return value(radix)
+                .ok_or_else(|| format!("{digits:?} is no offset like those before"));
+        }
+        let row = self.row.len().max(1) as u64;
+        let fits = |radix: &u32| {
+            value(*radix).is_some_and(|at| match self.repeats {
+                true => at > end && (at - end).is_multiple_of(row),
+                false => at == end,
+            })
+        };
+        let found: Vec<u32> = [16, 8, 10].into_iter().filter(fits).collect();
+        match found[..] {
+            [radix] => {
+                self.radix = Some(radix);
+                Ok(value(radix).unwrap_or(begin.at))
+            }
+            [] => Ok(begin.at),
+            _ => Err(format!(
+                "{digits:?} may be hex or octal: hexdump -v, od -v or od -A x write what is not"
+            )),
+        }
     }
 
     fn chunk(&mut self) -> &mut Chunk {
@@ -189,24 +206,29 @@ impl Reader {
     }
 
     /// A line's offset: it goes on where the one before ended, or begins another dump.
-    fn at(&mut self, at: u64) -> Result<(), String> {
+    fn at(&mut self, at: u64, begin: &Begin<'_>) -> Result<(), String> {
         let have = self.chunk().bytes.len() as u64;
         let Some(base) = self.base else {
-            self.begin();
+            self.begin()?;
             self.base = Some(at);
+            if !begin.colon && at > 0 {
+                self.unsure = Some(format!("{at:x}"));
+            }
             return Ok(());
         };
         let end = base.saturating_add(have);
-        let missing = match at.checked_sub(end) {
-            Some(missing) => missing,
-            None => {
-                self.begin();
-                self.base = Some(at);
-                return Ok(());
+        let Some(missing) = at.checked_sub(end) else {
+            if at > 0 && !begin.address && !self.log {
+                return Err(format!(
+                    "the bytes before end at {end:#x}, and {at:#x} is none of a dump's first"
+                ));
             }
+            self.begin()?;
+            self.base = Some(at);
+            return Ok(());
         };
         if missing == 0 {
-            self.repeats = false;
+            (self.repeats, self.unsure) = (false, None);
             return Ok(());
         }
         if !self.repeats || self.row.is_empty() {
@@ -215,6 +237,7 @@ impl Reader {
         if missing > (MOST - self.total) as u64 {
             return Err(format!("'*' stands for more than {MOST} bytes"));
         }
+        self.unsure = None;
         let row = self.row.iter().copied().cycle().take(missing as usize).collect::<Vec<_>>();
         self.total += row.len();
         self.chunk().bytes.extend(row);
@@ -226,13 +249,15 @@ impl Reader {
     fn word(&self, word: &str, into: &mut Vec<u8>) -> Result<(), String> {
         let digits = unprefixed(word);
         if !is_hex(digits) {
-            return Err(format!("{word:?} is not hex"));
+            return Err(format!("{} is not hex", quoted(word)));
         }
         let odd = !digits.len().is_multiple_of(2);
         if odd && digits.len() == word.len() {
-            return Err(format!("{word:?} has an odd number of digits"));
+            return Err(format!("{} has an odd number of digits", quoted(word)));
         }
-        let padded = if odd { format!("0{digits}") } else { digits.to_owned() };
+        let width = self.width.filter(|_| digits.len() < word.len()).unwrap_or(0);
+        let width = width.max(digits.len() + usize::from(odd));
+        let padded = format!("{digits:0>width$}");
         let pairs = padded.as_bytes().chunks_exact(2);
         let begin = into.len();
         into.extend(pairs.map(|pair| {
@@ -241,7 +266,8 @@ impl Reader {
         }));
         if self.host_words {
             if padded.len() > 16 {
-                return Err(format!("{word:?} is no word of a host: it has more than 8 bytes"));
+                let word = quoted(word);
+                return Err(format!("{word} is no word of a host: it has more than 8 bytes"));
             }
             into[begin..].reverse();
         }
@@ -261,59 +287,90 @@ impl Reader {
             self.repeats = true;
             return Ok(());
         }
-        let begin = before_colon(line).or_else(|| before_space(line, self.digits));
+        let apart = pairs(line).filter(|_| !self.log);
+        let mut line = apart.as_deref().unwrap_or(line);
+        if let Some(what) = octal(line) {
+            return Err(what);
+        }
+        let begin = match apart {
+            Some(_) => None,
+            None => before_colon(line).or_else(|| before_space(line, self.digits)),
+        };
+        if begin.is_none() && !self.log {
+            match literal(line) {
+                Some(Literal::Nothing) => return Ok(()),
+                Some(Literal::Bytes(bytes)) => return self.take(&bytes?, false),
+                Some(Literal::Rest(rest)) => line = rest,
+                None => {}
+            }
+        }
         let (rest, doubtful) = match &begin {
             Some(it) => (without_characters(it.rest, it.colon), it.doubtful),
             None => (line, false),
         };
-        // `"\x00\x2f"`, `{0x00, 0x2f};`
-        let plain = rest.replace("\\x", " ");
-        let words = plain.split(|c: char| c.is_whitespace() || ",;{}[]()\"'".contains(c));
-        let mut row = Vec::new();
-        for word in words.filter(|word| !word.is_empty()) {
-            self.word(word, &mut row)?;
-        }
+        let row = self.words(rest)?;
         let head = line.len() - begin.as_ref().map_or(line.len(), |it| it.rest.len());
         let digits = unprefixed(&line[..head]).trim_end_matches(':').len();
         if self.log && !self.is_dump(begin.as_ref(), digits, &row) {
             return Ok(());
         }
         if let Some(it) = &begin {
-            self.ends(it, &row)?;
-            self.at(it.at)?;
+            let at = self.offset(it)?;
+            self.ends(at, it.colon, &row)?;
+            self.at(at, it)?;
             self.digits = if it.colon { 0 } else { digits };
         }
+        self.take(&row, doubtful)
+    }
+
+    fn take(&mut self, row: &[u8], doubtful: bool) -> Result<(), String> {
         self.total += row.len();
         if self.total > MOST {
             return Err(format!("more than {MOST} bytes"));
         }
         let chunk = self.chunk();
         chunk.doubtful |= doubtful;
-        chunk.bytes.extend_from_slice(&row);
+        chunk.bytes.extend_from_slice(row);
         if !row.is_empty() {
-            self.row = row;
+            self.row = row.to_vec();
         }
         Ok(())
     }
 
+    /// The bytes of words: `"\x00\x2f"`, `{0x00, 0x2f};`, gdb's `0x0 <repeats 12 times>`.
+    fn words(&self, rest: &str) -> Result<Vec<u8>, String> {
+        let plain = rest.replace("\\x", " ");
+        let words = plain.split(|c: char| c.is_whitespace() || ",;{}[]()\"'".contains(c));
+        let mut words = words.filter(|word| !word.is_empty());
+        let (mut row, mut last) = (Vec::new(), 0..0);
+        while let Some(word) = words.next() {
+            if word == "<repeats" && !last.is_empty() {
+                let times = words.next().and_then(|times| times.parse::<usize>().ok());
+                let times = times.filter(|_| words.next() == Some("times>"));
+                let times = times.ok_or("'<repeats' without a number of times")?;
+                if times.saturating_mul(last.len()) > MOST - row.len().min(MOST) {
+                    return Err(format!("more than {MOST} bytes"));
+                }
+                let again = row[last.clone()].repeat(times.saturating_sub(1));
+                row.extend(again);
+                continue;
+            }
+            let begin = row.len();
+            self.word(word, &mut row)?;
+            last = begin..row.len();
+        }
+        Ok(row)
+    }
+
     /// Checks an offset without bytes: the bytes before end there.
-    fn ends(&mut self, begin: &Begin<'_>, row: &[u8]) -> Result<(), String> {
+    fn ends(&mut self, at: u64, colon: bool, row: &[u8]) -> Result<(), String> {
         let have = self.chunk().bytes.len() as u64;
         let end = self.base.map(|base| base.saturating_add(have));
-        match end.filter(|end| row.is_empty() && !begin.colon && begin.at < *end) {
-            Some(end) => Err(format!("the bytes end at {end:#x}, and not at {:#x}", begin.at)),
+        match end.filter(|end| row.is_empty() && !colon && at < *end) {
+            Some(end) => Err(format!("the bytes end at {end:#x}, and not at {at:#x}")),
             None => Ok(()),
         }
     }
-}
-
-/// Whether a line is of a log, so that others may be that are no dump.
-fn is_log(line: &str) -> bool {
-    said(line).is_some()
-        || line.contains("kernel: ")
-        || line.trim_start().starts_with('[') && line.contains("] ")
-        || line.contains("mlx5")
-        || unlogged(line).1
 }
 
 /// The dumps of a text. `blank` says that an empty line ends one.
@@ -332,12 +389,16 @@ pub fn parse(text: &str, host_words: bool, blank: bool) -> Result<Vec<Chunk>, De
         total: 0,
         digits: 0,
         log,
+        radix: None,
+        unsure: None,
+        width: if log { None } else { widest(text) },
     };
+    let at = |number: usize, what: String| DecodeError(format!("line {}: {what}", number + 1));
     for (number, whole) in text.lines().enumerate() {
         let (line, _) = unlogged(whole);
         let said = said(line);
         if said.is_some() || blank && line.is_empty() {
-            reader.begin();
+            reader.begin().map_err(|what| at(number, what))?;
             reader.chunk().said = said;
             continue;
         }
@@ -347,9 +408,10 @@ pub fn parse(text: &str, host_words: bool, blank: bool) -> Result<Vec<Chunk>, De
         match reader.line(line) {
             Ok(()) => {}
             Err(what) if log && (what.contains("is not hex") || what.contains("odd number")) => {}
-            Err(what) => return Err(DecodeError(format!("line {}: {what}", number + 1))),
+            Err(what) => return Err(at(number, what)),
         }
     }
+    reader.sure().map_err(|what| at(text.lines().count().saturating_sub(1), what))?;
     reader.chunks.retain(|chunk| !chunk.bytes.is_empty());
     Ok(reader.chunks)
 }

@@ -112,3 +112,184 @@ fn a_log_says_what_its_dumps_are() {
         assert_eq!(wrong(&all), "");
     }
 }
+
+/// A WRITE of 64 bytes, as each tool printed it.
+const WRITE: &str = "00123408005678040000000800000000\
+                     01020304050607080a0b0c0d00000000\
+                     0000100099aabbcc1122334455667788\
+                     00000008000000030000000000000004";
+
+/// The rows of 16 bytes, with offsets in a radix, and the end; `row` writes the bytes.
+fn dumped(bytes: &[u8], offset: impl Fn(usize) -> String, row: impl Fn(&[u8]) -> String) -> String {
+    let rows = bytes.chunks(16).enumerate();
+    let rows: String = rows.map(|(i, it)| format!("{} {}\n", offset(i * 16), row(it))).collect();
+    format!("{rows}{}\n", offset(bytes.len()))
+}
+
+fn in_bytes(row: &[u8]) -> String {
+    row.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Words of a little-endian host.
+fn in_words(row: &[u8], size: usize) -> String {
+    let word =
+        |word: &[u8]| word.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
+    row.chunks(size).map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn od_counts_in_octal_hex_or_decimal() {
+    let bytes = hexed(WRITE);
+    let octal = |at: usize| format!("{at:07o}");
+    let with_text = |row: &[u8]| in_bytes(row) + "  >..4..Vx|  ab cd <";
+    for text in [
+        dumped(&bytes, octal, in_bytes),                     // od -t x1
+        dumped(&bytes, octal, with_text),                    // od -t x1z
+        dumped(&bytes, |at| format!("{at:07}"), in_bytes),   // od -A d -t x1
+        dumped(&bytes, |at| format!("{at:06x}"), with_text), // od -A x -t x1z
+        dumped(&bytes[..21], octal, in_bytes) + "",
+    ] {
+        let all = parse(&text, false, false).unwrap();
+        assert_eq!((all.len(), &all[0].bytes[..]), (1, &bytes[..all[0].bytes.len()]), "{text}");
+        assert!(all[0].bytes.len() == 64 || text.contains("0000025\n"), "{text}");
+    }
+    let hex = |at: usize| format!("{at:07x}");
+    let short = |at: usize| format!("{at:06x}");
+    for (text, what) in [
+        (dumped(&bytes, octal, |row| in_words(row, 2)), "od -x"),
+        (dumped(&bytes, hex, |row| in_words(row, 2)), "hexdump"),
+        (dumped(&bytes, hex, |row| in_words(row, 2).replace(' ', "    ")), "hexdump -x"),
+        (dumped(&bytes, octal, |row| in_words(row, 4)), "od -t x4"),
+        (dumped(&bytes, short, |row| in_words(row, 4)), "od -A x -t x4"),
+        (dumped(&bytes, octal, |row| in_words(row, 8)), "od -t x8"),
+    ] {
+        let all = parse(&text, true, false).unwrap();
+        assert_eq!((all.len(), &all[0].bytes), (1, &bytes), "{what}");
+        assert!(parse(&text, false, false).unwrap()[0].doubtful, "{what}");
+    }
+    // 64 bytes of zeros: `*` hides what the offsets count in, but 100 is no hex or decimal end of rows.
+    let zeros = "0000000 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n*\n";
+    assert_eq!(parse(&format!("{zeros}0000064\n"), false, false).unwrap()[0].bytes.len(), 64);
+    let error = parse(&format!("{zeros}0000100\n"), false, false).unwrap_err().0;
+    assert_eq!(
+        error,
+        "line 3: \"0000100\" may be hex or octal: hexdump -v, od -v or od -A x write what is not"
+    );
+    let octal = "0000000 011000 004064 053000 002170 000000 004000 000000 000000\n0000020\n";
+    assert!(parse(octal, false, false).unwrap_err().0.contains("octal"));
+    let binary = "00000000: 00000000 00010010 00110100 00001000 00000000 01010110  ..4..V\n";
+    assert!(parse(binary, false, false).unwrap_err().0.contains("binary"));
+}
+
+#[test]
+fn characters_beside_bytes_are_none_of_them() {
+    let row = "61 62 7c 64 65 66 20 20 61 62 20 20 7c 3e 20 20";
+    for line in [
+        "0000  61 62 7c 64 65 66 20 20 61 62 20 20 7c 3e 20 20   ab|def  ab  |>  \n",
+        "0000   61 62 7c 64 65 66 20 20 61 62 20 20 7c 3e 20 20   ab|def  ab  |>  \n",
+        "00000000  61 62 7c 64 65 66 20 20  61 62 20 20 7c 3e 20 20  |ab|def  ab  |>  |\n00000010\n",
+        "000000 61 62 7c 64 65 66 20 20 61 62 20 20 7c 3e 20 20  >ab|def  ab  |>  <\n000010\n",
+    ] {
+        assert_eq!(hexed(line), hexed(row), "{line}");
+    }
+}
+
+#[test]
+fn what_may_be_an_offset_or_data_is_refused() {
+    for text in ["00123408 00 56 78 04\n", "0012340800567804 00 00 00 08\n", "1234 08 00 56\n"] {
+        let error = parse(text, false, false).unwrap_err().0;
+        assert!(error.contains("may be an offset or data"), "{error} for {text}");
+    }
+    // hexdump -C -s 16, od -j 16: the next offset goes on from it.
+    for text in ["00000010  01 02 03 04\n00000014\n", "000010 01 02 03 04\n000014 05\n000015\n"] {
+        assert_eq!(hexed(text)[..4], [1, 2, 3, 4], "{text}");
+    }
+    let within = "00000000: 0102 0304\n00000002: 0102\n";
+    assert!(parse(within, false, false).unwrap_err().0.contains("the bytes before end at 0x4"));
+}
+
+#[test]
+fn what_programs_print_is_read() {
+    let bytes = hexed(WRITE);
+    let list = |words: Vec<String>| words.join(", ");
+    let each = list(bytes.iter().map(|byte| format!("{byte:#x}")).collect());
+    let bare: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let rows: String = bytes
+        .chunks(8)
+        .map(|row| {
+            let words: Vec<_> = row.iter().map(|byte| format!("{byte:#04x}")).collect();
+            format!("<sq+{}>:\t{}\n", 0, words.join("\t"))
+        })
+        .collect();
+    for text in [
+        format!("$1 = {{{each}}}\n"), // gdb, p/x
+        format!("uint8_t sq[64] = {{{each}}};\n"),
+        format!("unsigned char sq[] = {{\n  {each}\n}};\nunsigned int sq_len = 64;\n"), // xxd -i
+        rows, // gdb, set print address off
+        bare.join(":"),
+        bare.join("-"),
+        format!("\"\\x{}\"", bare.join("\\x")),
+        format!("b'\\x{}'", bare.join("\\x")),
+    ] {
+        let all = parse(&text, false, false).unwrap();
+        assert_eq!((all.len(), &all[0].bytes, all[0].doubtful), (1, &bytes, false), "{text}");
+    }
+    // Words without their leading zeros are as wide as the widest; bytes are bytes.
+    assert_eq!(
+        hexed("$1 = {0x12340800, 0x567804, 0x8, 0x0}"),
+        hexed("12340800 00567804 00000008 00000000")
+    );
+    assert_eq!(
+        hexed("{0x0 <repeats 12 times>, 0x7, 0x0 <repeats 3 times>}"),
+        [vec![0; 12], vec![7], vec![0; 3]].concat()
+    );
+    assert_eq!(hexed("b'\\x00\\x124\\x08V\\n\\'x'"), *b"\x00\x124\x08V\n'x");
+    // gdb's bytes have no order that could be a host's.
+    assert!(!parse("0x10 <sq>:\t0x00\t0x12\n", false, false).unwrap()[0].doubtful);
+    for (text, what) in [
+        ("\"\\x00ab\"", "not one byte of two digits"),
+        ("b'\\x00", "without its end"),
+        ("b'\\q'", "byte 0 of the string"),
+        ("{0x0 <repeats 99999999999 times>}", "more than"),
+        ("{0x0 <repeats x times>}", "without a number"),
+    ] {
+        let error = parse(text, false, false).unwrap_err().0;
+        assert!(error.contains(what), "{error} for {text}");
+    }
+    let long = parse(&"zz".repeat(1 << 20), false, false).unwrap_err().0;
+    assert!(long.len() < 100, "{}", long.len());
+}
+
+#[test]
+fn lines_of_tcpdump_and_the_journal_are_no_hex() {
+    let packet = packet_of(Operation::SendOnly, 1, 8, None);
+    let rows: String = packet
+        .chunks(16)
+        .enumerate()
+        .map(|(i, row)| {
+            let words: Vec<_> = row
+                .chunks(2)
+                .map(|it| it.iter().map(|b| format!("{b:02x}")).collect::<String>())
+                .collect();
+            format!("\t0x{:04x}:  {}  E..<.. .. ab\n", i * 16, words.join(" "))
+        })
+        .collect();
+    let head = "10:00:00.000001 IP 10.0.0.1.49152 > 10.0.0.2.4791: UDP, length 24\n";
+    let verbose = "10:00:00.000002 IP (tos 0x0, ttl 64, id 0, offset 0, flags [DF], proto UDP (17), length 52)\n    \
+                   10.0.0.1.49152 > 10.0.0.2.4791: [no cksum] UDP, length 24\n";
+    let all =
+        items(Kind::Packet, format!("{head}{rows}{verbose}{rows}").as_bytes(), &Options::default());
+    assert_eq!((all.len(), wrong(&all)), (2, String::new()));
+    assert!(all[1].notes[0].text.contains("retransmission"), "{all:?}");
+    // libmlx5's words, through the journal.
+    let line = |words: &str| format!("Nov 26 10:00:00 host app[1234]: {words}\n");
+    let zeros = line("00000000 00000000 00000000 00000000").repeat(3);
+    let text = line("mlx5: host: got completion with error:")
+        + &zeros
+        + &line("00000000 00008716 0a001f8e 000027d2");
+    let all = items(Kind::Cqe, text.as_bytes(), &Options::default());
+    assert_eq!(
+        all[0].summary,
+        "REQ_ERR, IBV_WC_RNR_RETRY_EXC_ERR of SEND, QP 0x1f8e, wqe_counter 0"
+    );
+}
