@@ -127,7 +127,12 @@ impl DecodeArgs {
                 "WQEs to send, CQEs and recordings",
             ),
             ("--cq", self.cq, doorbell || dbr, "doorbells and their records"),
-            ("--sq", self.sq.is_some(), (doorbell || dbr) && !self.cq, "those of a queue pair"),
+            (
+                "--sq",
+                self.sq.is_some(),
+                (doorbell || dbr) && !self.cq,
+                "doorbells and records of a queue pair",
+            ),
             ("--dbr", self.dbr.is_some(), doorbell, "doorbells"),
             ("--link", self.link.is_some(), kind == Kind::Packet, "packets without a capture"),
         ];

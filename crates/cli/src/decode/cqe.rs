@@ -61,6 +61,8 @@ pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: b
 const DATA_32: u8 = 1;
 const DATA_64: u8 = 2;
 const COMPRESSED: u8 = 3;
+/// Most CQEs that a compressed one stands for (PRM, `cqe_compression_max_num`: 16 bits).
+const MOST_COMPRESSED: usize = 0xffff;
 
 fn format(bytes: &[u8; CQE_BYTES]) -> u8 {
     bytes[63] >> 2 & 3
@@ -152,6 +154,10 @@ fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
     if let Some(room) = room.filter(|room| cqe.byte_cnt > *room) {
         let have = cqe.byte_cnt;
         item.wrong(0x2c, format!("byte_cnt is {have}, and data in the entry are at most {room}"));
+    }
+    if format == COMPRESSED && cqe.byte_cnt as usize > MOST_COMPRESSED {
+        let count = cqe.byte_cnt;
+        item.wrong(0x2c, format!("{count} CQEs in a compressed one, which has at most 65535"));
     }
     if format == COMPRESSED {
         item.note(
@@ -252,8 +258,9 @@ fn is_success(bytes: &[u8; CQE_BYTES]) -> bool {
 }
 
 /// Entries behind a compressed one that hold its mini-CQEs: it stands for `byte_cnt` entries, itself among them
-/// (Linux, `mlx5e_decompress_cqes_start`).
+/// (Linux, `mlx5e_decompress_cqes_start`). A count that is wrong hides none.
 fn compressed(bytes: &[u8; CQE_BYTES]) -> usize {
     let count = CQE.number("byte_cnt", bytes).unwrap_or(0) as usize;
-    if format(bytes) == COMPRESSED { count.saturating_sub(1) } else { 0 }
+    let right = format(bytes) == COMPRESSED && count <= MOST_COMPRESSED;
+    if right { count.saturating_sub(1) } else { 0 }
 }

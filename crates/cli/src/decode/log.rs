@@ -81,7 +81,7 @@ pub(super) fn unlogged(line: &str) -> (&str, bool) {
     line = behind_priority(line).unwrap_or(line).trim_start();
     line = behind_iso(line).unwrap_or(line);
     let bracketed = |line| str::strip_prefix(line, '[').and_then(|rest| rest.split_once(']'));
-    if let Some((stamp, rest)) = bracketed(line).filter(|(stamp, _)| is_stamp(stamp)) {
+    if let Some((_, rest)) = bracketed(line).filter(|(stamp, _)| is_stamp(stamp)) {
         line = rest.trim_start();
     }
     if let Some((_, rest)) =

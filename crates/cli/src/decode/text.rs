@@ -160,7 +160,7 @@ impl Reader {
     fn sure(&mut self) -> Result<(), String> {
         match self.unsure.take() {
             Some(word) => Err(format!(
-                "{word:?} may be an offset or data: begin offsets with 0, or write all words alike"
+                "{word} may be an offset or data: begin offsets with 0, or write all words alike"
             )),
             None => Ok(()),
         }
@@ -212,7 +212,7 @@ impl Reader {
             self.begin()?;
             self.base = Some(at);
             if !begin.colon && at > 0 {
-                self.unsure = Some(format!("{at:x}"));
+                self.unsure = Some(format!("{at:#x}"));
             }
             return Ok(());
         };

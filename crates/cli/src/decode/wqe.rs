@@ -239,7 +239,8 @@ fn umr(item: &mut Item, wqe: &[u8]) {
             item.wrong(at, WqeError::Segment(at).to_string());
         }
         Err(_) => {
-            let what = "bellpush's software NIC carries out inline UMRs of ranges and rights alone:                         it would refuse this one";
+            let what = "bellpush's software NIC carries out inline UMRs of ranges and rights alone: \
+                        it would refuse this one";
             item.note(0x10, what);
         }
         Ok(_) => {}

@@ -293,3 +293,52 @@ fn lines_of_tcpdump_and_the_journal_are_no_hex() {
         "REQ_ERR, IBV_WC_RNR_RETRY_EXC_ERR of SEND, QP 0x1f8e, wqe_counter 0"
     );
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn pieces_of_dumps_are_decoded_or_refused(
+        pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..40),
+        which in 0..5_usize,
+        options in options(),
+    ) {
+        lines_are_clean(Kind::ALL[which], pieces.concat().as_bytes(), &options);
+    }
+}
+
+/// What dumps, logs and programs put beside bytes.
+const PIECES: [&str; 32] = [
+    "\n",
+    "\n",
+    "\n",
+    "*\n",
+    "00 ",
+    "01 ",
+    "ff",
+    "0201 ",
+    "00000008 ",
+    "0000000 ",
+    "0000020 ",
+    "0000100\n",
+    "00000000  ",
+    "000010 ",
+    "0x0010:  ",
+    "00000010: ",
+    "0x7ffe0010 <sq+16>:\t",
+    "<sq+8>:\t",
+    "0x1",
+    "0x12340800, ",
+    " <repeats 3 times>",
+    "$1 = {",
+    "uint8_t x[] = {",
+    "};\n",
+    "b'",
+    "\\x00",
+    "\"",
+    "[  1.5] ",
+    "mlx5 dump error cqe\n",
+    "WQE DUMP\n",
+    "  >..<\n",
+    "  |..|\n",
+];
