@@ -10,7 +10,7 @@ pub enum Said {
 }
 
 /// Words that a line of a log has before a dump.
-pub(super) const HEADS: [(&str, Said); 7] = [
+pub(super) const HEADS: [(&str, Said); 9] = [
     ("dump error cqe", Said::Cqe),
     ("completion with error", Said::Cqe),
     ("Error CQE", Said::Cqe),
@@ -18,6 +18,9 @@ pub(super) const HEADS: [(&str, Said); 7] = [
     ("WC error", Said::Cqe),
     ("dump wqe", Said::Wqe),
     ("WQE DUMP", Said::Wqe),
+    // DPDK's files of errors
+    ("MLX5 Error CQ", Said::Cqe),
+    ("MLX5 Error SQ", Said::Wqe),
 ];
 
 /// What a line of a log says that the lines behind it are.

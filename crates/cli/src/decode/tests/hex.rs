@@ -294,6 +294,28 @@ fn lines_of_tcpdump_and_the_journal_are_no_hex() {
     );
 }
 
+/// DPDK writes the CQ and the send queue to a file (`rte_hexdump`).
+#[test]
+fn a_file_of_dpdk_has_two_dumps() {
+    let rows = |bytes: &[u8]| -> String {
+        let row = |(i, row): (usize, &[u8])| {
+            let hex: String = row.iter().map(|byte| format!(" {byte:02X}")).collect();
+            format!("{:08X}:{hex} | ..4..Vx........ |\n", i * 16)
+        };
+        bytes.chunks(16).enumerate().map(row).collect()
+    };
+    let entry = Cqe::error(CqeOpcode::ReqErr, Qpn(7), 3, Syndrome::RemoteAccess, 0x88).emit(0);
+    let text = format!(
+        "Unexpected CQE error syndrome 0x13 CQN = 129 SQN = 7 wqe_counter = 3 wq_ci = 4 cq_ci = 0\n\
+         MLX5 Error CQ: at [0x7f0000001000], len=64\n{}MLX5 Error SQ: at [0x7f0000002000], len=64\n{}",
+        rows(&entry),
+        rows(&hexed(WRITE)),
+    );
+    let all = items(Kind::Cqe, text.as_bytes(), &Options::default());
+    let told: Vec<_> = all.iter().map(|item| &item.summary[..14]).collect();
+    assert_eq!((told, wrong(&all)), (vec!["REQ_ERR, IBV_W", "RDMA_WRITE, wq"], String::new()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
 
