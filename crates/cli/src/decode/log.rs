@@ -98,6 +98,9 @@ pub(super) fn unlogged(line: &str) -> (&str, bool) {
 
 /// Whether a line is of a log, so that others may be that are no dump.
 pub(super) fn is_log(line: &str) -> bool {
+    if line.is_empty() {
+        return false;
+    }
     said(line).is_some()
         || line.contains("kernel: ")
         || line.trim_start().starts_with('[') && line.contains("] ")

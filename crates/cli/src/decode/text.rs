@@ -257,7 +257,7 @@ impl Reader {
         }
         let width = self.width.filter(|_| digits.len() < word.len()).unwrap_or(0);
         let width = width.max(digits.len() + usize::from(odd));
-        let padded = format!("{digits:0>width$}");
+        let padded = "0".repeat(width - digits.len()) + digits;
         let pairs = padded.as_bytes().chunks_exact(2);
         let begin = into.len();
         into.extend(pairs.map(|pair| {
@@ -395,6 +395,9 @@ pub fn parse(text: &str, host_words: bool, blank: bool) -> Result<Vec<Chunk>, De
     };
     let at = |number: usize, what: String| DecodeError(format!("line {}: {what}", number + 1));
     for (number, whole) in text.lines().enumerate() {
+        if whole.is_empty() && !blank {
+            continue;
+        }
         let (line, _) = unlogged(whole);
         let said = said(line);
         if said.is_some() || blank && line.is_empty() {

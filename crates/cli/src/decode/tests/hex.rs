@@ -256,6 +256,7 @@ fn what_programs_print_is_read() {
         let error = parse(text, false, false).unwrap_err().0;
         assert!(error.contains(what), "{error} for {text}");
     }
+    assert_eq!(hexed(&"ab".repeat(1 << 17)).len(), 1 << 17, "a line as xxd -p | tr -d has it");
     let long = parse(&"zz".repeat(1 << 20), false, false).unwrap_err().0;
     assert!(long.len() < 100, "{}", long.len());
 }
