@@ -34,6 +34,8 @@ struct Reader {
     log: bool,
     /// What od's offsets count in, once that is known.
     radix: Option<u32>,
+    /// Whether its rows are of bytes, and not of words.
+    bytes: bool,
     /// An offset that may be data, until the next line goes on from it.
     unsure: Option<String>,
     /// Digits of words that are written without their leading zeros.
@@ -156,8 +158,12 @@ impl Reader {
         Ok(())
     }
 
-    /// Refuses a first offset that no line has gone on from: it may be data.
+    /// Refuses a first offset that no line has gone on from: it may be data; and a `*` that stands for nobody knows how
+    /// many rows.
     fn sure(&mut self) -> Result<(), String> {
+        if std::mem::take(&mut self.repeats) && !self.log {
+            return Err("'*' without an offset behind it".into());
+        }
         match self.unsure.take() {
             Some(word) => Err(format!(
                 "{word} may be an offset or data: begin offsets with 0, or write all words alike"
@@ -185,7 +191,9 @@ impl Reader {
                 false => at == end,
             })
         };
-        let found: Vec<u32> = [16, 8, 10].into_iter().filter(fits).collect();
+        // od's alone: hexdump's offsets of bytes have 8 digits.
+        let radices = if self.bytes { &[8, 10][..] } else { &[16, 8, 10] };
+        let found: Vec<u32> = radices.iter().copied().filter(fits).collect();
         match found[..] {
             [radix] => {
                 self.radix = Some(radix);
@@ -309,6 +317,9 @@ impl Reader {
             None => (line, false),
         };
         let row = self.words(rest)?;
+        if begin.is_none() && !row.is_empty() {
+            self.sure()?;
+        }
         let head = line.len() - begin.as_ref().map_or(line.len(), |it| it.rest.len());
         let digits = unprefixed(&line[..head]).trim_end_matches(':').len();
         if self.log && !self.is_dump(begin.as_ref(), digits, &row) {
@@ -319,6 +330,7 @@ impl Reader {
             self.ends(at, it.colon, &row)?;
             self.at(at, it)?;
             self.digits = if it.colon { 0 } else { digits };
+            self.bytes = rest.split_whitespace().next().is_some_and(|word| word.len() == 2);
         }
         self.take(&row, doubtful)
     }
@@ -367,6 +379,12 @@ impl Reader {
         let have = self.chunk().bytes.len() as u64;
         let end = self.base.map(|base| base.saturating_add(have));
         match end.filter(|end| row.is_empty() && !colon && at < *end) {
+            // Words are filled up.
+            Some(end) if end - at < 8 && self.chunk().doubtful => {
+                let chunk = self.chunk();
+                chunk.bytes.truncate((have - (end - at)) as usize);
+                Ok(())
+            }
             Some(end) => Err(format!("the bytes end at {end:#x}, and not at {at:#x}")),
             None => Ok(()),
         }
@@ -390,6 +408,7 @@ pub fn parse(text: &str, host_words: bool, blank: bool) -> Result<Vec<Chunk>, De
         digits: 0,
         log,
         radix: None,
+        bytes: false,
         unsure: None,
         width: if log { None } else { widest(text) },
     };

@@ -170,7 +170,9 @@ fn od_counts_in_octal_hex_or_decimal() {
     // 64 bytes of zeros: `*` hides what the offsets count in, but 100 is no hex or decimal end of rows.
     let zeros = "0000000 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n*\n";
     assert_eq!(parse(&format!("{zeros}0000064\n"), false, false).unwrap()[0].bytes.len(), 64);
-    let error = parse(&format!("{zeros}0000100\n"), false, false).unwrap_err().0;
+    assert_eq!(parse(&format!("{zeros}0000100\n"), false, false).unwrap()[0].bytes.len(), 64);
+    let words = "0000000 0000 0000 0000 0000 0000 0000 0000 0000\n*\n";
+    let error = parse(&format!("{words}0000100\n"), false, false).unwrap_err().0;
     assert_eq!(
         error,
         "line 3: \"0000100\" may be hex or octal: hexdump -v, od -v or od -A x write what is not"
@@ -179,6 +181,21 @@ fn od_counts_in_octal_hex_or_decimal() {
     assert!(parse(octal, false, false).unwrap_err().0.contains("octal"));
     let binary = "00000000: 00000000 00010010 00110100 00001000 00000000 01010110  ..4..V\n";
     assert!(parse(binary, false, false).unwrap_err().0.contains("binary"));
+}
+
+#[test]
+fn rows_that_no_offset_counts_are_not_left_out() {
+    // od -A n writes `*`, too.
+    for text in [" 00 00\n*\n 01 02\n", " 00 00\n*\n"] {
+        let error = parse(text, false, false).unwrap_err().0;
+        assert!(error.contains("'*' without an offset behind it"), "{error}");
+    }
+    // The last word of 3 bytes is filled up.
+    for text in ["0000000 0201 0003\n0000003\n", "0000000 00030201\n0000003\n"] {
+        assert_eq!(parse(text, true, false).unwrap()[0].bytes, [1, 2, 3], "{text}");
+    }
+    let cut = "00000000  01 02 03 04\n00000003\n";
+    assert!(parse(cut, false, false).unwrap_err().0.contains("the bytes end at 0x4"));
 }
 
 #[test]
