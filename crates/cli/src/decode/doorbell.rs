@@ -181,6 +181,7 @@ pub(super) fn blue_flame(
 
 /// Registers or records, one behind the other.
 pub(super) fn dump(
+    kind: &'static str,
     bytes: &[u8],
     options: &Options,
     of: fn(String, &[u8; 8], &Options) -> Item,
@@ -191,7 +192,7 @@ pub(super) fn dump(
         let item = match slot.try_into() {
             Ok(slot) => of(at, slot, options),
             Err(_) => {
-                let mut item = Item::new("doorbell", at);
+                let mut item = Item::new(kind, at);
                 item.summary = format!("{} bytes", slot.len());
                 item.wrong(None, format!("{} bytes are not 8", slot.len()));
                 item

@@ -7,6 +7,8 @@ pub enum Said {
     Cqe,
     /// A WQE.
     Wqe,
+    /// WQEs of a send queue of Ethernet.
+    Ethernet,
 }
 
 /// Words that a line of a log has before a dump.
@@ -17,10 +19,10 @@ pub(super) const HEADS: [(&str, Said); 9] = [
     ("Error cqe", Said::Cqe),
     ("WC error", Said::Cqe),
     ("dump wqe", Said::Wqe),
-    ("WQE DUMP", Said::Wqe),
+    ("WQE DUMP", Said::Ethernet),
     // DPDK's files of errors
     ("MLX5 Error CQ", Said::Cqe),
-    ("MLX5 Error SQ", Said::Wqe),
+    ("MLX5 Error SQ", Said::Ethernet),
 ];
 
 /// What a line of a log says that the lines behind it are.

@@ -92,6 +92,8 @@ pub enum QueueType {
     Xrc,
     /// Send queue of a DC initiator.
     Dci,
+    /// Send queue of Ethernet: of its WQEs the control segment is decoded.
+    Eth,
     /// A receive queue.
     Recv,
     /// A shared receive queue.
@@ -105,7 +107,7 @@ impl QueueType {
             Self::Ud => Some(Sends::Datagrams),
             Self::Xrc => Some(Sends::Xrc),
             Self::Dci => Some(Sends::Dynamic),
-            Self::Guess | Self::Recv | Self::Srq => None,
+            Self::Guess | Self::Eth | Self::Recv | Self::Srq => None,
         }
     }
 
@@ -256,6 +258,8 @@ pub fn decode(
     let mut streams = Streams::default();
     // Options are about what was asked for, and not about what a log has beside it.
     let plain = Options::default();
+    // mlx5_core and DPDK dump WQEs of Ethernet.
+    let ethernet = Options { queue: QueueType::Eth, ..Options::default() };
     for (number, dump) in dumps.iter().enumerate() {
         let mut doubtful = dump.doubtful && !options.host_words;
         let mut each = |mut item: Item| {
@@ -268,7 +272,14 @@ pub fn decode(
             each(item)
         };
         let bytes = &dump.bytes;
+        let of_ethernet;
         let (kind, options) = match (kind, dump.said) {
+            (Kind::Cqe, Some(log::Said::Ethernet)) => (Kind::Wqe, &ethernet),
+            (Kind::Wqe, Some(log::Said::Ethernet)) if options.queue == QueueType::Guess => {
+                let queue = QueueType::Eth;
+                of_ethernet = Options { queue, ..options.clone() };
+                (Kind::Wqe, &of_ethernet)
+            }
             (Kind::Cqe, Some(log::Said::Wqe)) => (Kind::Wqe, &plain),
             (Kind::Wqe, Some(log::Said::Cqe)) => (Kind::Cqe, &plain),
             _ => (kind, options),
@@ -278,9 +289,9 @@ pub fn decode(
             Kind::Cqe => cqe::dump(bytes, options, &mut each),
             Kind::Doorbell => match doorbell::blue_flame(bytes, options, &mut each) {
                 Some(more) => more,
-                None => doorbell::dump(bytes, options, doorbell::register, &mut each),
+                None => doorbell::dump("doorbell", bytes, options, doorbell::register, &mut each),
             },
-            Kind::Dbr => doorbell::dump(bytes, options, doorbell::record, &mut each),
+            Kind::Dbr => doorbell::dump("dbr", bytes, options, doorbell::record, &mut each),
             _ => {
                 let (mut item, seen) =
                     packet::packet("0x0".into(), bytes, options.link, &Around::default());

@@ -1,6 +1,8 @@
 //! WQEs of send and receive queues.
 
-use bellpush::wire::fields::{Body, CTRL, DATA, INLINE, RADDR, Sends, Walk, receives, walk};
+use bellpush::wire::fields::{
+    Body, CTRL, DATA, INLINE, RADDR, Segment, Sends, Walk, receives, walk,
+};
 use bellpush::wire::mmo::{Copy, MMO_BYTES};
 use bellpush::wire::tm::ListWqe;
 use bellpush::wire::umr::{UMR_HEADER_BYTES, Umr};
@@ -117,23 +119,36 @@ pub(super) fn send(
     );
     let sends = match (queue.sends(), opcode) {
         (Some(sends), _) => sends,
-        (None, Some(opcode)) => guessed(wqe, opcode),
-        (None, None) => Sends::Connected,
+        (None, Some(opcode)) if queue != QueueType::Eth => guessed(wqe, opcode),
+        (None, _) => Sends::Connected,
     };
     if queue.sends().is_none() && sends != Sends::Connected {
         item.note(16, format!("taken for a WQE of {}; --qp says otherwise", names(sends)));
     }
-    let walked = walk(wqe, sends);
+    let ethernet = queue == QueueType::Eth;
+    let walked = if ethernet { control(wqe) } else { walk(wqe, sends) };
     show(&mut item, wqe, &walked);
+    if let Some(rest) = wqe.get(DS_BYTES..).filter(|rest| ethernet && !rest.is_empty()) {
+        item.bytes("segments of Ethernet", DS_BYTES, rest);
+        item.note(DS_BYTES, "a WQE of an Ethernet queue: its segments are not decoded");
+    }
     place_in_queue(&mut item, &ctrl, bytes.len(), known);
     code(&mut item, &ctrl, opcode);
-    if need <= bytes.len() && ctrl.ds > 0 {
+    if ethernet {
+        // Not those that the opcode has on a queue pair.
+    } else if need <= bytes.len() && ctrl.ds > 0 {
         segments(&mut item, wqe, &ctrl, sends, &walked);
     } else if let Some(at) = walked.beyond.filter(|_| ctrl.ds > 0) {
         beyond(&mut item, wqe, at, bytes.len());
     }
     signature(&mut item, wqe, CTRL.number("signature", wqe).unwrap_or(0), signed);
     item
+}
+
+/// The control segment alone.
+fn control(wqe: &[u8]) -> Walk {
+    let ctrl = Segment { layout: &CTRL, at: 0, body: Body::None };
+    Walk { segments: vec![ctrl], beyond: None, end: wqe.len() }
 }
 
 /// Is the WQE where it says that it is, and does it fit there?

@@ -227,3 +227,38 @@ fn an_armed_record_is_compared() {
         assert!(with(word).contains("must be written before the register"), "{word:?}");
     }
 }
+
+/// WQEs of mlx5_core's own queues, which its log dumps, have segments of Ethernet.
+#[test]
+fn a_wqe_of_an_ethernet_queue_has_other_segments() {
+    let bytes = "0002a10a 0361b304 00000008 00000000 00000000 c0000000 00000000 00123333 00000001 \
+                 02000000 00010800 4500 0000 00000040 00001122 00000000 12345678";
+    let log = format!(
+        "mlx5_core 0000:03:00.0 eth0: WQE DUMP: WQ size 1024 WQ cur size 0, WQE index 0x2a1, len: 64\n{}",
+        hexed(bytes)
+            .chunks(16)
+            .enumerate()
+            .map(|(i, row)| {
+                let row: String = row.iter().map(|byte| format!(" {byte:02x}")).collect();
+                format!("{:08x}:{row}\n", i * 16)
+            })
+            .collect::<String>()
+    );
+    let ethernet = Options { queue: QueueType::Eth, ..Options::default() };
+    for all in [items(Kind::Wqe, log.as_bytes(), &Options::default()), wqe(bytes, &ethernet)] {
+        assert_eq!((all.len(), wrong(&all)), (1, String::new()));
+        assert_eq!(all[0].summary, "SEND, wqe_index 673, QP 0x361b3, ds 4 (64 bytes)");
+        assert!(all[0].notes.iter().any(|note| note.text.contains("Ethernet")), "{all:?}");
+        assert!(!all[0].parts.iter().any(|part| part.name == "data"), "{all:?}");
+    }
+    // Of the control segment everything is checked.
+    assert!(wrong(&wqe(&bytes.replace("0361b304", "0361b305"), &ethernet)).contains("ds 5 passes"));
+}
+
+#[test]
+fn what_is_too_short_is_of_its_kind() {
+    for (kind, name) in [(Kind::Doorbell, "doorbell"), (Kind::Dbr, "dbr"), (Kind::Cqe, "cqe")] {
+        let all = items(kind, &[1; 4], &Options::default());
+        assert_eq!((all[0].kind, all[0].wrong.len()), (name, 1));
+    }
+}
