@@ -78,7 +78,7 @@ fn what_the_snap_length_cuts_is_not_wrong() {
     ];
     let next = packet_of(Operation::SendOnly, 4, 8, None);
     for most in [0, 1, 19, 20, 27, 28, 39, 40, 50, 56, 60, 200] {
-        let all = snapped(&[&message[..], &[next.clone()]].concat(), most);
+        let all = snapped(&[&message[..], std::slice::from_ref(&next)].concat(), most);
         assert_eq!(wrong(&all), "", "{most}");
         assert!(
             most > 56
