@@ -83,7 +83,10 @@ impl Recorded {
             "what" => self.what = rest.into(),
             "source" => self.source = rest.into(),
             "base" => {
+                // The rest is the base's; what it is and where it comes from is its own.
+                let own = (self.what.clone(), self.source.clone());
                 self.add(rest);
+                (self.what, self.source) = own;
                 self.expected.clear();
             }
             "expect" => {
@@ -285,12 +288,24 @@ fn function(
                 file(&format!("{which}_link_width"), width.into());
             }
             "bar1" => {
-                let mib = number(value);
-                let end = (1u64 << 40) + (mib << 20) - 1;
-                file(
-                    "resource",
-                    format!("0x0 0xffffff 0x40200\n0x{:x} 0x{end:x} 0x14220c", 1u64 << 40),
-                );
+                let bar = |at: u64, mib: u64, flags: u32| {
+                    format!("0x{at:x} 0x{:x} 0x{flags:x}", at + (mib << 20) - 1)
+                };
+                let large = bar(1 << 40, number(value), 0x14220c);
+                // `bar0=64`: BAR 0 of 64 bits, as an H100 has it, moves BAR 1 by one line.
+                let lines = match own.get("bar0").map(String::as_str) {
+                    Some("64") => [
+                        &bar(1 << 42, 16, 0x14220c),
+                        "0x0 0x0 0x0",
+                        &large,
+                        "0x0 0x0 0x0",
+                        &bar(1 << 43, 32, 0x14220c),
+                        "0x0 0x0 0x0",
+                    ]
+                    .join("\n"),
+                    _ => [&bar(1 << 30, 16, 0x40200), &large, "0x0 0x0 0x0"].join("\n"),
+                };
+                file("resource", lines);
             }
             "driver" => {
                 links.insert(format!("{dir}/driver"), format!("../drivers/{value}"));

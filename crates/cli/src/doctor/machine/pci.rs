@@ -89,7 +89,7 @@ fn more(root: &Root, address: Address) -> More {
     More {
         mpss,
         relaxed,
-        bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar(text, 1)),
+        bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar1(text)),
         driver: root.link_name(&format!("{dir}/driver")),
         domain: domain.known().cloned(),
     }
@@ -111,12 +111,32 @@ fn express(config: &[u8]) -> Option<usize> {
     None
 }
 
-/// Size of a BAR by sysfs' file `resource`: a line `start end flags` for each.
-fn bar(text: &str, number: usize) -> Option<u64> {
-    let mut words = text.lines().nth(number)?.split_whitespace();
-    let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (start, end) = (word()?, word()?);
-    (end > start).then(|| (end - start).saturating_add(1))
+/// Flags of a resource (include/linux/ioport.h): ports, and a BAR of 64 bits.
+const IO: u64 = 0x100;
+const MEM_64: u64 = 0x10_0000;
+
+/// Size of NVIDIA's BAR 1 by sysfs' file `resource`, a line `start end flags` for each register: the
+/// second BAR of memory. A BAR of 64 bits has two registers, so that BAR 1 is in line 1 where BAR 0
+/// has 32 bits, and in line 2 where it has 64.
+fn bar1(text: &str) -> Option<u64> {
+    let (mut number, mut is_upper) = (0, false);
+    for line in text.lines().take(6) {
+        let mut words = line.split_whitespace();
+        let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let (start, end, flags) = (word()?, word()?, word()?);
+        if std::mem::take(&mut is_upper) {
+            continue;
+        }
+        is_upper = flags & MEM_64 != 0;
+        if flags & IO != 0 || end <= start {
+            continue;
+        }
+        number += 1;
+        if number == 2 {
+            return Some((end - start).saturating_add(1));
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -124,11 +144,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_its_line() {
-        let text = "0x91000000 0x91ffffff 0x40200\n0x2000000000 0x3fffffffff 0x14220c\n0x0 0x0 0x0";
-        assert_eq!(bar(text, 1), Some(128 << 30));
-        assert_eq!((bar(text, 2), bar(text, 3), bar("x", 0)), (None, None, None));
-        assert_eq!(bar("0x0 0xffffffffffffffff 0x0", 0), Some(u64::MAX), "no size of a device");
+    fn bar_1_is_the_second_of_memory() {
+        let first = "0x91000000 0x91ffffff 0x40200\n0x2000000000 0x3fffffffff 0x14220c\n\
+                     0x0 0x0 0x0\n0x1000 0x107f 0x40101";
+        assert_eq!(bar1(first), Some(128 << 30), "BAR 0 of 32 bits");
+        let upper = "0x0 0x0 0x0";
+        let h100 = format!(
+            "0x28a0000000 0x28a0ffffff 0x14220c\n{upper}\n0x2000000000 0x3fffffffff 0x14220c\n\
+             {upper}\n0x2a00000000 0x2a01ffffff 0x14220c\n{upper}"
+        );
+        assert_eq!(bar1(&h100), Some(128 << 30), "16M, 128G, 32M (fastfetch-cli/fastfetch#1658)");
+        let ports = "0x1000 0x107f 0x40101\n0x91000000 0x91ffffff 0x40200";
+        assert_eq!((bar1(ports), bar1(upper), bar1("x")), (None, None, None));
+        let all = "0x1 0x2 0x200\n0x0 0xffffffffffffffff 0x200";
+        assert_eq!(bar1(all), Some(u64::MAX), "no size of a device");
     }
 
     #[test]
