@@ -186,6 +186,54 @@ fn a_recording_is_the_machine() {
     assert!(again.contains("it is not empty"), "{again}");
 }
 
+/// A recording has no name, address or serial number that no check reads.
+#[test]
+fn a_recording_tells_nothing_more() {
+    let dir = machine(
+        "ib-switches",
+        &[
+            "file proc/driver/nvidia/gpus/0000:19:00.0/information = \
+             Model:~~NVIDIA~H100|GPU~UUID:~GPU-5f0c1e2d-PRIVATE",
+            "file proc/self/mounts = PRIVATE:/export/home~/home~nfs4~rw,username=PRIVATE~0~0|\
+             tmpfs~/dev/shm~tmpfs~rw,size=2g~0~0|x~/dev/shm/PRIVATE~tmpfs~rw~0~0",
+            "file proc/self/status = Name:~PRIVATE|CapEff:~0000000000000000",
+            "file proc/cpuinfo = model~name~:~x|Serial~:~PRIVATE",
+            "cmdline root=PRIVATE iommu=pt",
+            "dev vg-PRIVATE",
+        ],
+    );
+    let place = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/config";
+    let mut config = fs::read(dir.path().join(place)).unwrap();
+    // Advanced Error Reporting, then Device Serial Number behind it.
+    config[0x100..0x104].copy_from_slice(&0x1501_0001u32.to_le_bytes());
+    config[0x150..0x154].copy_from_slice(&0x0001_0003u32.to_le_bytes());
+    config[0x154..0x15c].copy_from_slice(b"PRIVATE!");
+    config[0x15c] = 0x5a;
+    fs::write(dir.path().join(place), &config).unwrap();
+    let to = folder();
+    assert_eq!(on(dir.path(), &["--record", to.path().to_str().unwrap()]).0, 0);
+    let mut open = vec![to.path().to_owned()];
+    while let Some(folder) = open.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            assert!(!path.to_string_lossy().contains("PRIVATE"), "{}", path.display());
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let content = fs::read(&path).unwrap();
+            let is_private = content.windows(7).any(|w| w == b"PRIVATE");
+            assert!(!is_private, "{}: {:?}", path.display(), String::from_utf8_lossy(&content));
+        }
+    }
+    config[0x154..0x15c].fill(0);
+    assert!(fs::read(to.path().join(place)).unwrap() == config, "the serial number alone is 0");
+    let told = |root: &Path| on(root, &[]).1.split_once('\n').unwrap().1.to_owned();
+    assert_eq!(told(dir.path()), told(to.path()));
+}
+
 /// Whoever made the tree may have given anything any name.
 #[test]
 fn a_script_runs_no_name() {
@@ -328,6 +376,16 @@ fn the_page_has_the_checks_and_the_machines() {
         page == fs::read_to_string(&path).unwrap(),
         "docs/doctor.md is not current: BELLPUSH_WRITE=1"
     );
+}
+
+/// A machine with a base is not its base.
+#[test]
+fn a_machine_says_itself_what_it_is() {
+    let (own, base) = (recorded("t4-bar"), recorded("ib-switches"));
+    assert!(own.what.starts_with("a T4") && own.source.contains("nv_peer_memory#101"));
+    assert_ne!(own.what, base.what);
+    let whats: BTreeSet<String> = names().iter().map(|name| recorded(name).what).collect();
+    assert_eq!(whats.len(), names().len(), "{whats:#?}");
 }
 
 /// This machine, whatever it has, and a put by every path.
