@@ -8,20 +8,34 @@ use crate::doctor::read::{Root, Seen};
 const IPC_LOCK: u32 = 14;
 const SYS_ADMIN: u32 = 21;
 
+/// Most groups above each other that are read.
+const MAX_GROUPS: usize = 64;
+
 /// A limit: a number, or `None` for none.
 pub type Limit = Option<u64>;
 
-/// Control group of this process, of version 2.
+/// A control group of version 2: that of this process, or one above it.
 #[derive(Debug)]
-pub struct Cgroup {
-    /// Its path; unreadable for version 1.
-    pub path: Seen<String>,
+pub struct Group {
+    /// Its path, without a slash at its ends.
+    pub path: String,
     /// memory.max and memory.current.
     pub memory: (Seen<Limit>, Seen<u64>),
+    /// `inactive_file` of memory.stat: page cache that the kernel takes back before it kills.
+    pub reclaimable: u64,
     /// pids.max and pids.current.
     pub pids: (Seen<Limit>, Seen<u64>),
     /// Lines of rdma.max, by device.
     pub rdma: BTreeMap<String, String>,
+}
+
+/// Control groups of this process. A limit holds for all groups below it.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// Its path; unreadable for version 1.
+    pub path: Seen<String>,
+    /// Its own group, then the ones above it up to the mount's root.
+    pub groups: Vec<Group>,
 }
 
 /// The system.
@@ -189,16 +203,33 @@ fn cgroup(root: &Root) -> Cgroup {
         Some(line.trim().trim_matches('/').to_owned())
     };
     let path = root.text("proc/self/cgroup").parse("version 1 of control groups", unified);
-    let dir = match path.known().map(String::as_str) {
+    let own = match path.known().map(String::as_str) {
         // Names that lead out of their folder are nobody's groups.
-        Some(path) if !path.is_empty() && !path.contains("..") => format!("sys/fs/cgroup/{path}"),
-        _ => "sys/fs/cgroup".to_owned(),
+        Some(path) if !path.contains("..") => path,
+        _ => "",
+    };
+    let parts: Vec<&str> = own.split('/').filter(|part| !part.is_empty()).collect();
+    let paths = (0..=parts.len()).rev().map(|n| parts[..n].join("/"));
+    let groups = paths.take(MAX_GROUPS).map(|path| group(root, path)).collect();
+    Cgroup { groups, path }
+}
+
+fn group(root: &Root, path: String) -> Group {
+    let dir = match path.as_str() {
+        "" => "sys/fs/cgroup".to_owned(),
+        path => format!("sys/fs/cgroup/{path}"),
     };
     let max = |name: &str| root.text(&format!("{dir}/{name}")).parse(name, |text| limit(text));
+    let stat = root.text(&format!("{dir}/memory.stat"));
+    let inactive = |text: &String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
+        line.trim().parse().ok()
+    };
     let rdma = root.text(&format!("{dir}/rdma.max"));
     let lines = rdma.known().map_or("", String::as_str).lines();
-    Cgroup {
+    Group {
         memory: (max("memory.max"), root.number(&format!("{dir}/memory.current"))),
+        reclaimable: stat.known().and_then(inactive).unwrap_or(0),
         pids: (max("pids.max"), root.number(&format!("{dir}/pids.current"))),
         rdma: lines
             .filter_map(|line| line.split_once(' '))
