@@ -1,11 +1,14 @@
 //! Variables of the environment that contradict the machine.
 
+use std::collections::BTreeSet;
+
 use bellpush::pcie::topology::Class;
 
 use super::gpu::{has_peermem, no_dmabuf};
 use super::place::far;
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::Machine;
+use crate::doctor::machine::rdma::RdmaDevice;
 use crate::doctor::read::short;
 
 /// Values that turn something on.
@@ -26,18 +29,56 @@ fn set(name: &str, value: &str) -> String {
     short(&format!("{name}={value}"))
 }
 
+/// A script cannot change its caller's environment.
+const JOB: &str = "in the environment of the job";
+
 fn unset(finding: Finding, name: &str) -> Finding {
-    finding.fix(format!("unset {name}, or name what is there")).script(format!("unset {name}"))
+    finding
+        .fix(format!("unset {name}, or name what is there"))
+        .script(format!("# {JOB}: unset {name}"))
 }
 
-/// Whether there is a device `name`, or a port `name:2` of it. `prefix`: a start of a name does.
+/// Device and port of an entry `name` or `name:2`.
+fn parts(entry: &str) -> (&str, Option<&str>) {
+    let mut words = entry.split(':');
+    (words.next().unwrap_or(entry), words.next())
+}
+
+/// Whether an entry names a device. `prefix`: a start of its name does.
+fn names(entry: &str, device: &RdmaDevice, prefix: bool) -> bool {
+    let (name, port) = parts(entry);
+    let named = if prefix { device.name.starts_with(name) } else { device.name == name };
+    named && port.is_none_or(|p| device.ports.iter().any(|own| own.number.to_string() == p))
+}
+
+/// Whether there is a device `name`, or a port `name:2` of it.
 fn is_there(m: &Machine, entry: &str, prefix: bool) -> bool {
-    let (name, port) = entry.split_once(':').map_or((entry, None), |(n, p)| (n, Some(p)));
-    let port = port.map(|p| p.split(':').next().unwrap_or(p));
-    m.rdma.iter().any(|d| {
-        let named = if prefix { d.name.starts_with(name) } else { d.name == name };
-        named && port.is_none_or(|p| d.ports.iter().any(|own| own.number.to_string() == p))
-    })
+    m.rdma.iter().any(|d| names(entry, d, prefix))
+}
+
+/// Whether an entry names ports, and none of them is active as far as all are seen.
+fn is_down(m: &Machine, entry: &str, prefix: bool) -> bool {
+    let (_, port) = parts(entry);
+    let devices = m.rdma.iter().filter(|d| names(entry, d, prefix));
+    let mut ports = devices
+        .flat_map(|d| &d.ports)
+        .filter(|p| port.is_none_or(|n| p.number.to_string() == n))
+        .peekable();
+    ports.peek().is_some() && ports.all(|p| p.state.known().is_some_and(|s| s != "ACTIVE"))
+}
+
+/// Entries of a list that name ports which are down.
+fn down(m: &Machine, name: &str, value: &str, prefix: bool) -> Option<Finding> {
+    let entries = value.strip_prefix('=').unwrap_or(value);
+    let down = lost(entries, |entry| !is_down(m, entry, prefix));
+    if down.is_empty() {
+        return None;
+    }
+    let found = format!("{}: no active port at {}", set(name, value), short(&down.join(", ")));
+    let finding = Finding::warn(found)
+        .expected("ports in state ACTIVE")
+        .cost("they send nothing; with no other port named there is no RDMA");
+    Some(unset(finding, name))
 }
 
 /// Entries of a list that name nothing.
@@ -123,6 +164,7 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
             ));
         }
     }
+    all.extend(hca(m));
     if let Some(value) = m.var("NCCL_SOCKET_IFNAME").filter(|v| !v.starts_with('^')) {
         let exact = value.strip_prefix('=');
         let names = exact.unwrap_or(value);
@@ -157,6 +199,26 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
     said(all, m, "NCCL_")
 }
 
+/// NCCL_IB_HCA that leaves nothing, or what is down.
+fn hca(m: &Machine) -> Option<Finding> {
+    let value = m.var("NCCL_IB_HCA")?;
+    let Some(excluded) = value.strip_prefix('^') else {
+        return down(m, "NCCL_IB_HCA", value, !value.starts_with('='));
+    };
+    let exact = excluded.strip_prefix('=');
+    let entries: Vec<&str> =
+        exact.unwrap_or(excluded).split(',').map(str::trim).filter(|e| !e.is_empty()).collect();
+    let is_out = |d: &RdmaDevice| entries.iter().any(|e| names(e, d, exact.is_none()));
+    if m.mlx5().next().is_none() || !m.mlx5().all(is_out) {
+        return None;
+    }
+    let found = format!("{}: excludes every device of mlx5", set("NCCL_IB_HCA", value));
+    let finding = Finding::warn(found)
+        .expected(format!("some of {}", devices(m)))
+        .cost("NCCL uses TCP sockets");
+    Some(unset(finding, "NCCL_IB_HCA"))
+}
+
 /// NCCL_NET_GDR_LEVEL nearer than a GPU's NIC.
 fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
     let Some(value) = m.var("NCCL_NET_GDR_LEVEL") else { return };
@@ -180,12 +242,20 @@ fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
         set("NCCL_NET_GDR_LEVEL", value),
         pairs.len()
     );
-    all.push(unset(
+    let seen = pairs.iter().map(|p| p.class).filter(|class| *class != Class::Unknown);
+    let needed = match seen.map(far).max().unwrap_or(0) {
+        0..=2 => "PXB",
+        3..=4 => "PHB",
+        _ => "SYS",
+    };
+    // Unset, NCCL's own level is PXB: that would change nothing for GPUs on other root ports.
+    all.push(
         Finding::warn(found)
-            .expected("a level that these pairs have, or none")
-            .cost("NCCL copies through host memory for these GPUs"),
-        "NCCL_NET_GDR_LEVEL",
-    ));
+            .expected(format!("{needed}, which these pairs have"))
+            .cost("NCCL copies through host memory for these GPUs")
+            .fix(format!("NCCL_NET_GDR_LEVEL={needed}; without it NCCL takes PXB at most"))
+            .script(format!("# {JOB}: export NCCL_NET_GDR_LEVEL={needed}")),
+    );
 }
 
 /// Transports of UCX that use verbs, and those that know GPU memory.
@@ -206,6 +276,7 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
             ));
         }
     }
+    all.extend(m.var("UCX_NET_DEVICES").and_then(|v| down(m, "UCX_NET_DEVICES", v, false)));
     if let Some(value) = m.var("UCX_TLS").filter(|v| !v.starts_with('^')) {
         let has = |starts: &[&str]| {
             value.split(',').map(str::trim).any(|t| {
@@ -274,7 +345,7 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
                      thread ring them",
                     )
                     .fix("set the option (check peer-mapping), or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
-                    .script("export NVSHMEM_IBGDA_NIC_HANDLER=cpu"),
+                    .script(format!("# {JOB}: export NVSHMEM_IBGDA_NIC_HANDLER=cpu")),
             );
         }
     }
@@ -284,6 +355,7 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
         if !missing.is_empty() {
             all.push(list(m, name, value, &missing, "NVSHMEM finds no device for these PEs"));
         }
+        all.extend(down(m, name, value, name == "NVSHMEM_HCA_LIST"));
     }
     if is_on(m.var("NVSHMEM_IB_DISABLE_DMABUF")) && !has_peermem(m) && no_dmabuf(m).is_none() {
         let finding =
@@ -300,10 +372,14 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
     let name = "CUDA_VISIBLE_DEVICES";
     let count = m.nvidia.gpus.len();
     let Some(value) = m.env.get(name).filter(|_| count > 0) else { return Vec::new() };
-    let first = value.split(',').next().unwrap_or_default().trim();
-    let out = |number: &str| number.parse::<i64>().is_ok_and(|n| n < 0 || n >= count as i64);
+    let entries: Vec<&str> = value.split(',').map(str::trim).collect();
+    // An index below the count, or the start of a UUID.
+    let is_one = |entry: &str| match entry.parse::<i64>() {
+        Ok(n) => (0..count as i64).contains(&n),
+        Err(_) => ["GPU-", "MIG-"].iter().any(|start| entry.starts_with(start)),
+    };
     // CUDA shows the devices before the first wrong one.
-    if first.is_empty() || first == "NoDevFiles" || out(first) {
+    if !entries.first().is_some_and(|first| is_one(first)) {
         return vec![unset(
             Finding::prevents(&[Need::Gpu], format!("{} hides every GPU", set(name, value)))
                 .expected(format!("indices below {count}, or UUIDs"))
@@ -311,11 +387,20 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
             name,
         )];
     }
-    if value.split(',').any(|n| out(n.trim())) {
+    if !entries.iter().all(|entry| is_one(entry)) {
         return vec![unset(
             Finding::warn(format!("{} names a GPU that is not there", set(name, value)))
                 .expected(format!("indices below {count}"))
                 .cost("CUDA leaves out the GPUs from there on"),
+            name,
+        )];
+    }
+    let distinct: BTreeSet<&&str> = entries.iter().collect();
+    if distinct.len() < entries.len() {
+        return vec![unset(
+            Finding::warn(format!("{} names a GPU twice", set(name, value)))
+                .expected("each GPU once")
+                .cost("CUDA finds no GPU, or fewer than are named"),
             name,
         )];
     }
