@@ -152,6 +152,96 @@ fn what_is_hidden_is_said() {
     assert!(upstream.iter().any(|f| f[0] == "roce-flow" && f[1] == "unseen"), "{upstream:?}");
 }
 
+/// What cannot be seen is neither wrong nor said to work.
+#[test]
+fn what_is_not_there_is_unseen() {
+    let ports =
+        ["drop sys/class/infiniband/mlx5_0/ports", "drop sys/class/infiniband/mlx5_1/ports"];
+    let state = ports.map(|drop| format!("{drop}/1/state"));
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&["drop proc/driver/nvidia/version"], "gpu", "version: not there"),
+        (&[&state[0], &state[1]], "rdma-port", "state: not there"),
+        (&["drop sys/class"], "rdma-device", "/sys/class is not there"),
+        (&ports, "rdma-port", "no ports are shown"),
+    ];
+    for (more, check, what) in cases {
+        let dir = machine("ib-switches", more);
+        assert_eq!(wrong(dir.path()), Vec::<[String; 4]>::new(), "{more:?}");
+        let all = findings_of(dir.path()).unwrap();
+        let is_it = |f: &&[String; 4]| f[0] == check && f[1] == "unseen" && f[3].contains(what);
+        assert!(all.iter().any(|f| is_it(&f)), "{more:?}: {all:#?}");
+        let json = json(dir.path());
+        for path in json["paths_on_a_card"].as_array().unwrap() {
+            let known = path["path"] == "tcp";
+            assert_eq!(path["possible"].is_null(), !known, "{more:?}: {path}");
+            let by = path["unseen_by"].as_array().unwrap();
+            assert!(known || by.contains(&check.into()), "{more:?}: {path}");
+        }
+        let text = on(dir.path(), &[]).1;
+        assert!(text.contains("card can tcp\n") && text.contains("  not seen"), "{text}");
+    }
+    // One port that is known to be active is enough.
+    let dir = machine("ib-switches", &[&state[0]]);
+    assert!(json(dir.path())["paths_on_a_card"][0]["possible"] == true);
+    // No limit is told where the files of the group are not there.
+    let dir = machine("ib-switches", &["drop sys/fs/cgroup"]);
+    let all = findings_of(dir.path()).unwrap();
+    let own: Vec<_> = all.iter().filter(|f| f[0] == "cgroup").collect();
+    assert!(own.len() == 1 && own[0][1] == "unseen", "{own:?}");
+}
+
+/// A file that is no file cannot be read: it is not absent.
+#[test]
+fn an_unreadable_driver_is_unseen() {
+    let dir = machine("ib-switches", &["drop proc/driver/nvidia/version"]);
+    fs::create_dir(dir.path().join("proc/driver/nvidia/version")).unwrap();
+    assert!(wrong(dir.path()).is_empty());
+    let all = findings_of(dir.path()).unwrap();
+    assert!(all.iter().any(|f| f[0] == "gpu" && f[1] == "unseen"), "{all:#?}");
+}
+
+/// More GPUs and NICs than pairs can be looked at in the time.
+#[test]
+fn many_devices_are_examined_in_time() {
+    const MANY: usize = 300;
+    let mut lines = Vec::new();
+    for n in 0x100..0x100 + MANY {
+        let at = |f: u8| format!("pci pci{n:04x}:00/{n:04x}:00:00.{f}");
+        lines.push(format!("{} class=0x030200 vendor=0x10de device=0x2330 driver=nvidia", at(0)));
+        lines.push(format!("{} class=0x020700 vendor=0x15b3 device=0x1021", at(1)));
+        lines.push(format!("rdma mlx5_{n} at={n:04x}:00:00.1"));
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let dir = machine("ib-switches", &lines);
+    let json = json(dir.path());
+    let placement = json["placement"].as_array().unwrap();
+    assert_eq!(placement.len(), 64 * 64);
+    assert!(placement.iter().all(|pair| pair["assigned"] == false));
+    let all = findings_of(dir.path()).unwrap();
+    let found = "302 GPUs and 302 NICs: more than 64 are not ranked";
+    assert!(all.iter().any(|f| f[0] == "nic-of-gpu" && f[3] == found), "{all:#?}");
+}
+
+/// A script runs what mends the machine, keeps what is set, and tells what it cannot do.
+#[test]
+fn a_script_undoes_nothing_else() {
+    let script = |name: &str, more: &[&str]| on(machine(name, more).path(), &["--fix"]).1;
+    let nccl = script("env-nccl", &[]);
+    assert!(nccl.contains("job: unset NCCL_IB_HCA\n"), "{nccl}");
+    assert!(nccl.contains("job: export NCCL_NET_GDR_LEVEL=PHB\n"), "{nccl}");
+    let runs = |l: &str, word: &str| l.starts_with(word);
+    assert!(!nccl.lines().any(|l| runs(l, "unset") || runs(l, "export")), "{nccl}");
+    let set = "nvidia open 550.54.15 RMForceStaticBar1=1;PeerMappingOverride=0;X='$(x)';";
+    let driver = script("ib-switches", &[set]);
+    assert!(driver.contains("'RMForceStaticBar1=1;PeerMappingOverride=1;'"), "{driver}");
+    assert!(driver.contains("modprobe -r gdrdrv nvidia_peermem nvidia_uvm nvidia &&"), "{driver}");
+    let acs = script("acs-on", &[]);
+    assert!(acs.contains("\nsetpci -s 0000:17:00.0") && acs.contains("keeps them apart"), "{acs}");
+    let guest = "file proc/cpuinfo = model~name~:~x|flags~:~fpu~hypervisor";
+    let acs = script("acs-on", &[guest]);
+    assert!(acs.contains("leave ACS on") && !acs.contains("setpci"), "{acs}");
+}
+
 #[test]
 fn every_pair_has_its_class_and_distance() {
     let dir = machine("ib-switches", &[]);

@@ -237,6 +237,9 @@ fn number(text: &str) -> u64 {
 fn config(own: &Fields) -> Vec<u8> {
     let get = |key: &str| own.get(key).map(|v| number(v));
     let mut config = vec![0u8; 4096];
+    if own.contains_key("dead") {
+        return vec![0xff; 4096];
+    }
     if let Some((first, last)) = own.get("buses").and_then(|b| b.split_once('-')) {
         config[0x0e] = 1;
         config[0x19] = u8::from_str_radix(first, 16).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::finding::{Finding, Need, Severity};
 use super::live::Measured;
-use super::machine::Machine;
+use super::machine::{Machine, RANKED};
 use super::read::short;
 use super::verdict::{PathVerdict, paths, status};
 
@@ -46,8 +46,9 @@ fn pairs(m: &Machine) -> Vec<Pair> {
         m.system.distances.get(&tree.numa(a)?)?.get(place).copied()
     };
     let mut all = Vec::new();
-    for gpu in m.gpus() {
-        for nic in candidates(&tree) {
+    let nics = candidates(&tree);
+    for gpu in m.gpus().into_iter().take(RANKED) {
+        for &nic in nics.iter().take(RANKED) {
             all.push(Pair {
                 gpu,
                 nic,
@@ -145,16 +146,24 @@ impl Report<'_> {
             let names: Vec<String> = all.iter().map(|v| v.path.to_string()).collect();
             names.join(" ")
         };
-        let (can, cannot): (Vec<_>, Vec<_>) = all.iter().partition(|v| v.by.is_empty());
-        wrapped(out, "card can", &names(&can));
-        let mut told: Vec<&[&str]> = Vec::new();
-        for verdict in &cannot {
-            if told.contains(&verdict.by.as_slice()) {
-                continue;
+        let of = |possible: Option<bool>| -> Vec<&PathVerdict> {
+            all.iter().filter(|v| v.is_possible() == possible).collect()
+        };
+        wrapped(out, "card can", &names(&of(Some(true))));
+        let kinds: [(_, _, fn(&PathVerdict) -> &Vec<&'static str>); 2] =
+            [("not seen", None, |v| &v.unseen), ("cannot", Some(false), |v| &v.by)];
+        for (label, possible, checks) in kinds {
+            let mut told: Vec<&[&str]> = Vec::new();
+            let group = of(possible);
+            for verdict in &group {
+                if told.contains(&checks(verdict).as_slice()) {
+                    continue;
+                }
+                told.push(checks(verdict));
+                let same = group.iter().filter(|v| checks(v) == checks(verdict));
+                let same: Vec<&PathVerdict> = same.copied().collect();
+                wrapped(out, label, &format!("{}: {}", names(&same), checks(verdict).join(", ")));
             }
-            told.push(&verdict.by);
-            let same: Vec<_> = cannot.iter().filter(|v| v.by == verdict.by).copied().collect();
-            wrapped(out, "cannot", &format!("{}: {}", names(&same), verdict.by.join(", ")));
         }
         wrapped(
             out,
@@ -199,7 +208,12 @@ impl Report<'_> {
             }
             out.push('\n');
         }
-        if nics.len() > MOST || m.gpus().len() > MOST {
+        if let Some((gpus, nics)) = m.unranked() {
+            let _ = writeln!(
+                out,
+                "  {gpus} GPUs and {nics} NICs: --json has the first {RANKED} of each, unranked"
+            );
+        } else if nics.len() > MOST || m.gpus().len() > MOST {
             let _ = writeln!(out, "  the rest: --json");
         }
     }
@@ -236,7 +250,10 @@ impl Report<'_> {
             })
         });
         let card = paths(self.findings).into_iter().map(|v| {
-            json!({ "path": v.path.to_string(), "possible": v.by.is_empty(), "prevented_by": v.by })
+            json!({
+                "path": v.path.to_string(), "possible": v.is_possible(), "prevented_by": v.by,
+                "unseen_by": v.unseen,
+            })
         });
         let m = self.machine;
         let placement = pairs(m).into_iter().map(|p| {

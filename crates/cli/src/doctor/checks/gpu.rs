@@ -1,6 +1,6 @@
 //! GPUs and NVIDIA's driver.
 
-use bellpush::pcie::topology::Kind;
+use bellpush::pcie::topology::{Address, Kind};
 
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::Machine;
@@ -17,7 +17,12 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     let driver = &m.nvidia.version;
     if gpus.is_empty() && m.nvidia.gpus.is_empty() {
         if let Seen::Unreadable(why) = &m.pci.capture {
-            return vec![Finding::unseen(format!("PCI functions: {}", short(why)), "")];
+            let found = format!("PCI functions: {}", short(why));
+            return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
+        }
+        if m.pci.capture == Seen::Absent && !m.pci.is_shown {
+            let found = "PCI functions: /sys/bus is not there";
+            return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
         }
         let others = m.pci.capture.known().map_or(0, |c| c.of_kind(Kind::Gpu).len());
         let found = match others {
@@ -32,6 +37,9 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         ];
     }
     let count = gpus.len().max(m.nvidia.gpus.len());
+    if m.is_driver_hidden() {
+        return vec![unseen_driver(m).hides(&[Need::Gpu])];
+    }
     if driver.known().is_none() {
         return vec![no_driver(m, count)];
     }
@@ -42,36 +50,105 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     let version = m.nvidia.driver().unwrap_or("of unknown version");
     let named = models.join(", ");
     let found = format!("{} of {count} GPUs have the driver {version}: {named}", names.len());
-    all.push(Finding::fine(short(&found)));
-    let nodes = |name: &str| m.nvidia.nodes.iter().any(|n| n == name);
-    if m.has_dev && !nodes("nvidiactl") {
+    if !names.is_empty() {
+        all.push(Finding::fine(short(&found)));
+    }
+    all.extend(nodes(m));
+    if let Some(why) = &m.nvidia.list_hidden {
+        let found = format!("the driver's list of GPUs: {}", short(why));
+        all.push(Finding::unseen(found, "nvidia-smi -L"));
+        return all;
+    }
+    if m.nvidia.gpus.is_empty() {
         all.push(
-            Finding::prevents(&[Need::Gpu], "no /dev/nvidiactl")
-                .expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm")
+            Finding::prevents(&[Need::Gpu], format!("the driver has none of {count} GPUs"))
+                .expected("all of them in /proc/driver/nvidia/gpus")
                 .cost("CUDA finds no GPU")
-                .fix(match m.container() {
-                    Some(_) => "start the container with the GPUs, such as `docker run --gpus all`",
-                    None => "run nvidia-smi as root, or nvidia-modprobe -c 0 -u",
-                })
-                .script(match m.container() {
-                    Some(_) => "# start the container again: docker run --gpus all",
-                    None => "nvidia-modprobe -c 0 -u",
-                }),
+                .fix(LOST),
+        );
+        return all;
+    }
+    all.extend(
+        gpus.into_iter().filter_map(|address| Some(lost(m, address)?.of(m.gpu_name(address)))),
+    );
+    all
+}
+
+/// What to do about a GPU that the driver does not have.
+const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus); reset the GPU \
+                    or power the machine off and on";
+
+/// A GPU that the driver does not have.
+fn lost(m: &Machine, address: Address) -> Option<Finding> {
+    let cost = "CUDA does not see this GPU";
+    let bound = m.pci.more(address).driver;
+    if let Some(other) = bound.filter(|d| d != "nvidia") {
+        let found = format!("driver {}", short(&other));
+        return Some(
+            Finding::warn(found)
+                .expected("driver nvidia")
+                .cost(cost)
+                .fix("unbind the GPU from this driver, or leave it to the virtual machine"),
         );
     }
-    for address in gpus {
-        let bound = m.pci.more(address).driver;
-        if let Some(other) = bound.filter(|d| d != "nvidia") {
-            all.push(
-                Finding::warn(format!("driver {}", short(&other)))
-                    .of(m.gpu_name(address))
-                    .expected("driver nvidia")
-                    .cost("CUDA does not see this GPU")
-                    .fix("unbind the GPU from this driver, or leave it to the virtual machine"),
-            );
-        }
+    if m.nvidia.gpus.iter().any(|(a, _)| *a == address) {
+        return None;
     }
-    all
+    // Containers are given some of the GPUs, and see the PCI functions of all.
+    if m.container().is_some() {
+        return Some(Finding::note("not given to this container").cost(cost));
+    }
+    Some(
+        Finding::warn("the driver does not have it")
+            .expected("every GPU in /proc/driver/nvidia/gpus")
+            .cost(cost)
+            .fix(LOST),
+    )
+}
+
+/// The driver may be there, and is not seen.
+pub fn unseen_driver(m: &Machine) -> Finding {
+    let why = short(m.nvidia.version.why_not());
+    Finding::unseen(
+        format!("NVIDIA's driver: /proc/driver/nvidia/version: {why}"),
+        "nvidia-smi, or read it on the host",
+    )
+}
+
+/// Device nodes that are not there.
+fn nodes(m: &Machine) -> Option<Finding> {
+    let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    let has = |name: &str| m.nvidia.nodes.iter().any(|n| n == name);
+    let numbered = |n: &&String| n.strip_prefix("nvidia").is_some_and(is_number);
+    let (have, want) = (m.nvidia.nodes.iter().filter(numbered).count(), m.nvidia.gpus.len());
+    let mut missing = Vec::new();
+    missing.extend((!has("nvidiactl")).then(|| "no /dev/nvidiactl".to_owned()));
+    missing.extend((!has("nvidia-uvm")).then(|| "no /dev/nvidia-uvm".to_owned()));
+    missing.extend((have < want).then(|| format!("{have} of {want} nodes /dev/nvidia0 and so on")));
+    if !m.has_dev || missing.is_empty() {
+        return None;
+    }
+    let inside = m.container().is_some();
+    let found = missing.join(", ");
+    let all = !has("nvidiactl") || inside && (!has("nvidia-uvm") || have == 0);
+    let finding = match all {
+        true => Finding::prevents(&[Need::Gpu], found).cost("CUDA finds no GPU"),
+        // nvidia-modprobe makes them at the first use, where it is setuid root.
+        false => Finding::warn(found).cost(
+            "CUDA finds no GPU, or not all, unless nvidia-modprobe is setuid root and makes the \
+             nodes",
+        ),
+    };
+    let finding =
+        finding.expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm");
+    Some(match inside {
+        true => finding
+            .fix("start the container with the GPUs, such as `docker run --gpus all`")
+            .script("# start the container again: docker run --gpus all"),
+        false => finding
+            .fix("run nvidia-smi as root, or nvidia-modprobe -c 0 -u")
+            .script("nvidia-modprobe -c 0 -u"),
+    })
 }
 
 fn no_driver(m: &Machine, count: usize) -> Finding {
@@ -122,27 +199,46 @@ pub fn has_peermem(m: &Machine) -> bool {
 }
 
 pub fn memory(m: &Machine) -> Vec<Finding> {
+    if m.is_driver_hidden() && !m.rdma.is_empty() {
+        return vec![unseen_driver(m).hides(&[Need::GpuMemory])];
+    }
     if m.nvidia.version.known().is_none() || m.rdma.is_empty() {
         return Vec::new();
     }
-    let consumer = m.nvidia.gpus.iter().find(|(_, model)| model.contains("GeForce"));
-    if let Some((_, model)) = consumer {
-        return vec![
-            Finding::prevents(&[Need::GpuMemory], short(model))
-                .expected("a data centre or professional GPU")
-                .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
-                .fix("use paths push and staged, with destinations in host memory"),
-        ];
+    let is_consumer = |model: &String| model.contains("GeForce");
+    let (consumer, others): (Vec<_>, Vec<_>) =
+        m.nvidia.gpus.iter().partition(|(_, model)| is_consumer(model));
+    let refused = |finding: Finding| {
+        finding
+            .expected("a data centre or professional GPU")
+            .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
+            .fix("use paths push and staged, with destinations in host memory")
+    };
+    if let Some((_, model)) = consumer.first().filter(|_| others.is_empty()) {
+        return vec![refused(Finding::prevents(&[Need::GpuMemory], short(model)))];
     }
+    let mut all: Vec<Finding> = consumer
+        .iter()
+        .map(|(a, model)| refused(Finding::warn(short(model))).of(m.gpu_name(*a)))
+        .collect();
+    all.extend(registration(m));
+    all
+}
+
+/// How GPU memory is registered, of GPUs that may.
+fn registration(m: &Machine) -> Vec<Finding> {
     let peermem = has_peermem(m);
     match (no_dmabuf(m), peermem) {
         (None, true) => vec![Finding::fine("dma-buf and nvidia_peermem")],
         (None, false) => vec![Finding::fine("dma-buf")],
         (Some(why), true) => vec![Finding::fine(format!("nvidia_peermem (no dma-buf: {why})"))],
-        (Some(_), false) if is_backported(m) => vec![Finding::unseen(
-            "this kernel may have ibv_reg_dmabuf_mr as a backport",
-            "try `bellpush doctor --live --nic`, or load nvidia_peermem",
-        )],
+        (Some(_), false) if is_backported(m) => vec![
+            Finding::unseen(
+                "this kernel may have ibv_reg_dmabuf_mr as a backport",
+                "try `bellpush doctor --live --nic`, or load nvidia_peermem",
+            )
+            .hides(&[Need::GpuMemory]),
+        ],
         (Some(why), false) => vec![
             Finding::prevents(
                 &[Need::GpuMemory],
@@ -196,7 +292,21 @@ pub fn bar1(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// Modules that use nvidia, in the order in which they can be removed.
+const HOLDERS: [&str; 7] = [
+    "nvidia_fs",
+    "gdrdrv",
+    "nvidia_peermem",
+    "nv_peer_mem",
+    "nvidia_drm",
+    "nvidia_modeset",
+    "nvidia_uvm",
+];
+
 pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
+    if m.is_driver_hidden() && m.mlx5().next().is_some() {
+        return vec![unseen_driver(m).hides(&[Need::NicPages])];
+    }
     if m.nvidia.version.known().is_none() || m.mlx5().next().is_none() {
         return Vec::new();
     }
@@ -205,26 +315,31 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
     }
     if m.nvidia.params.known().is_none() {
         let why = short(m.nvidia.params.why_not());
-        return vec![Finding::unseen(
-            format!("/proc/driver/nvidia/params: {why}"),
-            "read it on the host",
-        )];
+        return vec![
+            Finding::unseen(format!("/proc/driver/nvidia/params: {why}"), "read it on the host")
+                .hides(&[Need::NicPages]),
+        ];
     }
     let found = "RegistryDwords has no PeerMappingOverride=1";
+    let dwords = m.nvidia.dwords_with("PeerMappingOverride", 1);
+    let holders = HOLDERS.into_iter().filter(|name| m.system.module(name));
+    let held: Vec<&str> = holders.chain(["nvidia"]).collect();
     let mended = |finding: Finding| {
         finding
-            .expected("options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"")
+            .expected(format!("options nvidia NVreg_RegistryDwords=\"{dwords}\""))
             .fix(
                 "set the option and load the module again (the script writes a file of modprobe.d)",
             )
-            .script(
-                "printf 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"\\n' \
-                 > /etc/modprobe.d/nvidia-peer-mapping.conf",
-            )
-            .script(
-                "# then, with no process on the GPUs, modprobe -r nvidia_uvm nvidia && modprobe \
-                     nvidia; or reboot (and update the initramfs first, if it has the module)",
-            )
+            .script("# one line alone may set it; others: grep -r NVreg_Registry /etc/modprobe.d")
+            .script(format!(
+                "printf 'options nvidia NVreg_RegistryDwords=\"%s\"\\n' '{dwords}' \
+                 > /etc/modprobe.d/nvidia-peer-mapping.conf"
+            ))
+            .script(format!(
+                "# then, with no process on the GPUs, modprobe -r {} && modprobe nvidia, and \
+                 the others again; or reboot (and update the initramfs first, if it has the module)",
+                held.join(" ")
+            ))
     };
     if m.system.is_admin() {
         return vec![mended(

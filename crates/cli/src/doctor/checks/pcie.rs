@@ -1,11 +1,11 @@
 //! Links and transfer sizes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::pcie::tlp::{Config, Gen, LinkSpeed, Mps, Mrrs};
 use bellpush::pcie::topology::{Address, Function, Kind, Tree, candidates};
 
-use crate::doctor::finding::{Finding, quoted};
+use crate::doctor::finding::{Finding, Need, quoted};
 use crate::doctor::machine::Machine;
 
 /// MPS below which headers cost more than 5 %, so that it is worth a boot.
@@ -34,8 +34,8 @@ fn named(m: &Machine, tree: &Tree<'_>, a: Address) -> String {
 pub fn links(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, bridges) = devices(m, &tree);
-    let (mut all, mut known, mut unknown) = (Vec::new(), 0, 0);
-    for &a in devices.iter().chain(&bridges) {
+    let (mut all, mut known, mut unknown) = (dead(m, &tree, &devices), 0, 0);
+    for &a in devices.iter().chain(&bridges).filter(|a| !m.pci.more(**a).is_dead) {
         let is_bridge = bridges.contains(&a);
         let Some(f) = tree.capture().get(a) else { continue };
         // The link below a bridge is counted at its other end.
@@ -76,6 +76,33 @@ pub fn links(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// Devices that do not answer.
+fn dead(m: &Machine, tree: &Tree<'_>, devices: &[Address]) -> Vec<Finding> {
+    let kind = |a: Address| tree.capture().get(a).and_then(Function::kind);
+    let is_dead = |a: Address| m.pci.more(a).is_dead;
+    let all_of = |k| devices.iter().filter(|a| kind(**a) == k).all(|a| is_dead(*a));
+    let mut all = Vec::new();
+    for &a in devices.iter().filter(|a| is_dead(**a)) {
+        let found = "configuration space of all ones: it is off the bus";
+        let need = if kind(a) == Some(Kind::Gpu) { Need::Gpu } else { Need::Nic };
+        let finding = match all_of(kind(a)) {
+            true => Finding::prevents(&[need], found),
+            false => Finding::warn(found),
+        };
+        all.push(
+            finding
+                .of(named(m, tree, a))
+                .expected("an answer to reads of configuration space")
+                .cost("nothing reaches this device")
+                .fix(
+                    "look in dmesg for AER and for the driver's last lines; power the machine \
+                     off and on, and seat the card again",
+                ),
+        );
+    }
+    all
+}
+
 fn rate(generation: u32, lanes: u32) -> f64 {
     let speed = Gen::new(generation).and_then(|g| LinkSpeed::new(g, lanes));
     speed.map_or(f64::NAN, LinkSpeed::raw_gbps)
@@ -85,14 +112,16 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, _) = devices(m, &tree);
     let (mut all, mut fine, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
+    let supports = supports(m, &tree);
     for a in devices {
-        let support = support(m, &tree, a);
+        let support = supports.get(&top(&tree, a)).copied().flatten();
         let in_use = tree.capture().get(a).and_then(|f| f.mps);
         let (Some(support), Some(in_use)) = (support, in_use) else {
             // A virtual function has its physical one's.
-            hidden += usize::from(!tree.capture().is_virtual(a));
+            hidden += usize::from(!tree.capture().is_virtual(a) && !m.pci.more(a).is_dead);
             continue;
         };
+        all.extend(smaller_above(m, &tree, a, in_use));
         let possible = support;
         if in_use >= possible {
             fine.insert(in_use);
@@ -125,14 +154,44 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
     all
 }
 
-/// The largest MPS of everything below the root port of a function: a device would refuse a peer's
-/// larger TLP as malformed, and a completer's as well. `None` where any of them is hidden.
-fn support(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<u32> {
-    let top = tree.chain(a).first().copied().unwrap_or(a);
-    let is_below = |b: &Address| *b == top || tree.chain(*b).first() == Some(&top);
-    let all: Option<Vec<u32>> =
-        m.pci.more.iter().filter(|(b, _)| is_below(b)).map(|(_, more)| more.mpss).collect();
-    all?.into_iter().min()
+/// A bridge above with a smaller MPS than the device below: it takes the device's large TLPs for
+/// malformed ones, a fatal error (PCIe base specification 2.2.2, 6.2).
+fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Option<Finding> {
+    let sizes = tree.chain(a).into_iter().filter_map(|b| Some((b, tree.capture().get(b)?.mps?)));
+    let (bridge, size) = sizes.min_by_key(|(_, size)| *size).filter(|(_, size)| *size < in_use)?;
+    let need = match tree.capture().get(a).and_then(Function::kind) {
+        Some(Kind::Gpu) => Need::Gpu,
+        _ => Need::Nic,
+    };
+    let found = format!("MPS of {in_use} B below {bridge} with {size} B");
+    Some(
+        Finding::prevents(&[need], found)
+            .of(named(m, tree, a))
+            .expected("no MPS larger than that of a bridge above")
+            .cost(
+                "the bridge takes larger writes for malformed TLPs: a fatal error, the link resets",
+            )
+            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+    )
+}
+
+/// The root port above a function, or itself.
+fn top(tree: &Tree<'_>, a: Address) -> Address {
+    tree.chain(a).first().copied().unwrap_or(a)
+}
+
+/// The largest MPS of everything below each root port: a device would refuse a peer's larger TLP as
+/// malformed, and a completer's as well. `None` where any of them is hidden.
+fn supports(m: &Machine, tree: &Tree<'_>) -> BTreeMap<Address, Option<u32>> {
+    let mut all = BTreeMap::new();
+    for (&a, more) in &m.pci.more {
+        all.entry(top(tree, a))
+            .and_modify(|least: &mut Option<u32>| {
+                *least = least.zip(more.mpss).map(|(x, y)| x.min(y));
+            })
+            .or_insert(more.mpss);
+    }
+    all
 }
 
 /// Rate of large writes with one MPS beside that with another, by `bellpush tlp`'s arithmetic.
@@ -167,6 +226,7 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     let (mut all, mut sizes, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
     for a in candidates(&tree) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
+            None if m.pci.more(a).is_dead => {}
             None => hidden += usize::from(!tree.capture().is_virtual(a)),
             Some(bytes) if bytes < LEAST_MRRS => all.push(
                 Finding::warn(format!("MRRS of {bytes} B"))
@@ -213,7 +273,7 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
         match m.pci.more(a).relaxed {
             Some(true) => on += 1,
             Some(false) => off.push(a),
-            None => hidden += 1,
+            None => hidden += usize::from(!m.pci.more(a).is_dead),
         }
     }
     let mut all = Vec::new();

@@ -8,13 +8,15 @@ use bellpush::pcie::topology::{
 
 use crate::doctor::checks::gpu::no_dmabuf;
 use crate::doctor::finding::{Finding, Need};
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{Machine, RANKED};
 use crate::doctor::read::short;
 
 /// GPUs and NICs, if there are both, and the tree above them.
 fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
     let tree = m.pci.tree()?;
-    let (gpus, nics) = (m.gpus(), candidates(&tree));
+    let (mut gpus, mut nics) = (m.gpus(), candidates(&tree));
+    gpus.truncate(RANKED);
+    nics.truncate(RANKED);
     (!gpus.is_empty() && !nics.is_empty() && !m.rdma.is_empty()).then_some((tree, gpus, nics))
 }
 
@@ -120,8 +122,18 @@ pub fn acs(m: &Machine) -> Vec<Finding> {
                     "clear ACS Control of these ports after each boot; in a virtual machine \
                  ACS has to be on: enable ATS in the NIC instead",
                 );
-        finding.script =
-            redirecting.iter().map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")).collect();
+        // Below a hypervisor the bridges are its own, and ACS is what keeps machines apart.
+        finding = match m.system.is_virtual {
+            true => {
+                finding.script("# a virtual machine: leave ACS on; ATS of the NIC, on the host")
+            }
+            false => finding.script(
+                "# not where virtual machines have devices below these ports: without ACS \
+                 nothing keeps them apart",
+            ),
+        };
+        let ports = redirecting.iter().filter(|_| !m.system.is_virtual);
+        finding.script.extend(ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")));
         all.push(finding);
     }
     if hidden > 0 {
@@ -253,11 +265,15 @@ pub fn far(class: Class) -> u8 {
 pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
     let Some((tree, _, _)) = both(m) else { return Vec::new() };
     let (mut all, mut fine) = (Vec::new(), Vec::new());
+    if let Some((gpus, nics)) = m.unranked() {
+        let found = format!("{gpus} GPUs and {nics} NICs: more than {RANKED} are not ranked");
+        return vec![Finding::unseen(found, "bellpush topo")];
+    }
     for pair in m.pairs() {
         let Some(nic) = pair.nic else { continue };
         let (gpu, name) = (m.gpu_name(pair.gpu), m.nic_name(nic));
         let found = short(&format!("{name}, {}", pair.class));
-        if m.rdma_at(nic).is_some_and(|d| !d.is_active()) {
+        if m.rdma_at(nic).is_some_and(|d| d.is_down()) {
             let other = active(m, &tree, pair.gpu, nic);
             if let Some((other, class)) = other.filter(|(_, class)| far(*class) > far(pair.class)) {
                 all.push(

@@ -66,6 +66,9 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
 
 pub fn gids(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
+    // A port of InfiniBand needs no GID of RoCE, and one whose GIDs have no type may have one.
+    let works = |p: &Port| !p.is_ethernet() || p.gids.iter().any(|gid| gid.is_v2 != Some(false));
+    let another_works = m.mlx5().flat_map(|d| &d.ports).any(|port| port.is_active() && works(port));
     for (device, port) in ports(m) {
         let v2: Vec<_> = port.gids.iter().filter(|g| g.is_v2 == Some(true)).collect();
         let routed =
@@ -82,9 +85,13 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
         } else if port.gids.iter().any(|g| g.is_v2.is_none()) {
             Finding::unseen(found("no type to be seen"), "ibv_devinfo -v, or show_gids")
         } else {
-            Finding::prevents(&[Need::Nic], found("no RoCE v2"))
-                .expected("a GID of RoCE v2: an IP address on the interface")
-                .cost("bellpush refuses the port")
+            let found = found("no RoCE v2");
+            match another_works {
+                true => Finding::warn(found),
+                false => Finding::prevents(&[Need::Nic], found),
+            }
+            .expected("a GID of RoCE v2: an IP address on the interface")
+            .cost("bellpush refuses the port")
         };
         let netdev = port.netdev.as_deref().map_or_else(|| "INTERFACE".to_owned(), quoted);
         all.push(match finding.expected.is_empty() {

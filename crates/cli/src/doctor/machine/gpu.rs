@@ -13,6 +13,10 @@ pub struct Nvidia {
     pub version: Seen<String>,
     /// /proc/driver/nvidia/params.
     pub params: Seen<BTreeMap<String, String>>,
+    /// Whether /proc is there: a copy may lack it.
+    pub is_shown: bool,
+    /// Why the driver's list of GPUs is not known.
+    pub list_hidden: Option<String>,
     /// GPUs that the driver has: address and model.
     pub gpus: Vec<(Address, String)>,
     /// Names in /dev that begin with `nvidia`.
@@ -32,6 +36,11 @@ impl Nvidia {
         Self {
             version: version.parse("/proc/driver/nvidia/version", first),
             params: root.text("proc/driver/nvidia/params").map(|text| fields(&text)),
+            is_shown: root.has("proc"),
+            list_hidden: match root.names("proc/driver/nvidia/gpus") {
+                Seen::Known(_) => None,
+                other => Some(other.why_not().to_owned()),
+            },
             gpus: gpus(root),
             nodes: root.list("dev").into_iter().filter(|n| n.starts_with("nvidia")).collect(),
             gdrdrv: root.has("dev/gdrdrv"),
@@ -61,6 +70,20 @@ impl Nvidia {
     /// A parameter of the module.
     pub fn param(&self, name: &str) -> Option<&str> {
         self.params.known()?.get(name).map(String::as_str)
+    }
+
+    /// `RegistryDwords` as they are, with `key` set to `value`. Entries with characters of no
+    /// entry are left out: the text goes into a script.
+    pub fn dwords_with(&self, key: &str, value: u32) -> String {
+        let dwords = self.param("RegistryDwords").unwrap_or_default();
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '=';
+        let others = dwords.trim_matches('"').split([';', ',']).map(str::trim).filter(|entry| {
+            !entry.is_empty()
+                && entry.chars().all(plain)
+                && entry.split('=').next().is_some_and(|name| name != key)
+        });
+        let all: String = others.map(|entry| format!("{entry};")).collect();
+        format!("{all}{key}={value};")
     }
 
     /// Whether `RegistryDwords` sets a key to a number other than 0.

@@ -8,13 +8,17 @@ pub mod system;
 
 use std::collections::BTreeMap;
 
-use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign};
+use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign, candidates};
 
 use super::read::{Root, Seen};
 use gpu::Nvidia;
 use pci::Pci;
 use rdma::{Netdev, RdmaDevice, Uverbs};
 use system::System;
+
+/// Most GPUs, and most NICs, of which every pair is looked at: each pair takes time, and no machine
+/// is known with more than 16.
+pub const RANKED: usize = 64;
 
 /// Everything that was read of one machine.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub struct Machine {
     pub pci: Pci,
     /// RDMA devices.
     pub rdma: Vec<RdmaDevice>,
+    /// Why it cannot be seen whether there are RDMA devices.
+    pub rdma_hidden: Option<String>,
     /// Device nodes of RDMA devices.
     pub uverbs: Uverbs,
     /// Network interfaces.
@@ -46,6 +52,7 @@ impl Machine {
         Self {
             live,
             has_dev: root.has("dev"),
+            rdma_hidden: rdma::hidden(root),
             system: System::read(root),
             env: if live { own_environment() } else { environment(root) },
             nvidia: Nvidia::read(root),
@@ -53,6 +60,21 @@ impl Machine {
             uverbs: Uverbs::read(root, live),
             rdma,
             netdevs: rdma::netdevs(root),
+        }
+    }
+
+    /// Whether NVIDIA's driver may be there and does not show itself: a GPU is bound to it, or a
+    /// copy lacks it.
+    pub fn is_driver_hidden(&self) -> bool {
+        let is_bound = |a: Address| self.pci.more(a).driver.as_deref() == Some("nvidia");
+        match self.nvidia.version {
+            Seen::Known(_) => false,
+            Seen::Unreadable(_) => true,
+            Seen::Absent => {
+                !self.nvidia.is_shown
+                    || !self.nvidia.gpus.is_empty()
+                    || self.gpus().into_iter().any(is_bound)
+            }
         }
     }
 
@@ -91,9 +113,20 @@ impl Machine {
         }
     }
 
-    /// Every NVIDIA GPU with its NIC.
+    /// Numbers of GPUs and NICs, where they are too many to rank every pair.
+    pub fn unranked(&self) -> Option<(usize, usize)> {
+        let capture = self.pci.capture.known()?;
+        let (gpus, nics) =
+            (capture.of_kind(Kind::Gpu).len(), candidates(&Tree::new(capture)).len());
+        (gpus > RANKED || nics > RANKED).then_some((gpus, nics))
+    }
+
+    /// Every NVIDIA GPU with its NIC; none where there are too many.
     pub fn pairs(&self) -> Vec<Assigned<Address>> {
         let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+        if self.unranked().is_some() {
+            return Vec::new();
+        }
         let gpus = self.gpus();
         assign(&Tree::new(capture)).into_iter().filter(|a| gpus.contains(&a.gpu)).collect()
     }

@@ -15,6 +15,9 @@ pub struct More {
     pub relaxed: Option<bool>,
     /// Size of BAR 1.
     pub bar1: Option<u64>,
+    /// Whether its configuration space is all ones: it does not answer (PCIe base specification
+    /// 2.3.2, Unsupported Request).
+    pub is_dead: bool,
     /// Its driver.
     pub driver: Option<String>,
     /// Type of its IOMMU group's domain: `identity`, `DMA`, `DMA-FQ`.
@@ -28,6 +31,8 @@ pub struct Pci {
     pub capture: Seen<Capture>,
     /// More of GPUs, NICs and the bridges above them.
     pub more: BTreeMap<Address, More>,
+    /// Whether /sys/bus is there: a copy may lack it.
+    pub is_shown: bool,
     /// Number of IOMMU groups.
     pub groups: Seen<usize>,
     /// IOMMUs that the kernel uses, such as `dmar0`.
@@ -46,6 +51,7 @@ impl Pci {
         Self {
             more: wanted.into_iter().map(|a| (a, more(root, a))).collect(),
             groups: root.names("sys/kernel/iommu_groups").map(|names| names.len()),
+            is_shown: root.has("sys/bus"),
             iommus: root.list("sys/class/iommu"),
             capture,
         }
@@ -86,8 +92,10 @@ fn more(root: &Root, address: Address) -> More {
     let mpss = express.and_then(|at| config.get(at + 4)).map(|byte| 128u32 << (byte & 7).min(5));
     let relaxed = express.and_then(|at| config.get(at + 8)).map(|byte| byte & 0x10 != 0);
     let domain = root.text(&format!("{dir}/iommu_group/type"));
+    let head = config.get(..64);
     More {
         mpss,
+        is_dead: head.is_some_and(|head| head.iter().all(|&byte| byte == 0xff)),
         relaxed,
         bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar1(text)),
         driver: root.link_name(&format!("{dir}/driver")),

@@ -78,6 +78,12 @@ impl RdmaDevice {
             || self.driver.is_none() && self.address.is_some() && self.name.starts_with("mlx5")
     }
 
+    /// Whether no port is active, as far as all of them are seen.
+    pub fn is_down(&self) -> bool {
+        let known = |p: &Port| p.state.known().is_some();
+        !self.ports.is_empty() && self.ports.iter().all(known) && !self.is_active()
+    }
+
     /// Whether a port is active.
     pub fn is_active(&self) -> bool {
         self.ports.iter().any(Port::is_active)
@@ -98,6 +104,15 @@ impl Port {
     /// A counter, 0 where there is none.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// Why it cannot be seen whether there are any; without the modules there is no such class.
+pub fn hidden(root: &Root) -> Option<String> {
+    match root.names("sys/class/infiniband") {
+        Seen::Unreadable(why) => Some(why),
+        Seen::Absent if !root.has("sys/class") => Some("/sys/class is not there".to_owned()),
+        _ => None,
     }
 }
 
