@@ -15,22 +15,22 @@ struct Doctor {
     args: DoctorArgs,
 }
 
-fn doctor(args: &[&str]) -> Result<(u8, String), String> {
+pub fn doctor(args: &[&str]) -> Result<(u8, String), String> {
     let parsed = Doctor::try_parse_from([&["doctor"], args].concat()).map_err(|e| e.to_string())?;
     told(&parsed.args).map_err(|e| e.to_string())
 }
 
-fn on(root: &Path, args: &[&str]) -> (u8, String) {
+pub fn on(root: &Path, args: &[&str]) -> (u8, String) {
     doctor(&[&["--root", root.to_str().unwrap()], args].concat()).unwrap()
 }
 
 /// A folder for a tree of some hundred small files, in memory where there is room for them.
-fn folder() -> tempfile::TempDir {
+pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A recorded machine with some statements more.
-fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
+pub fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
     let mut machine = recorded(name);
     more.iter().for_each(|line| machine.statement(line));
     let dir = folder();
@@ -39,7 +39,7 @@ fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
 }
 
 /// What is wrong with a machine by the checks: warnings and worse.
-fn wrong(root: &Path) -> Vec<[String; 4]> {
+pub fn wrong(root: &Path) -> Vec<[String; 4]> {
     let is_wrong = |f: &[String; 4]| matches!(f[1].as_str(), "warning" | "prevents");
     findings_of(root).unwrap().into_iter().filter(is_wrong).collect()
 }
@@ -73,7 +73,7 @@ fn each_fault_is_named_and_no_other() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-fn json(root: &Path) -> serde_json::Value {
+pub fn json(root: &Path) -> serde_json::Value {
     serde_json::from_str(&on(root, &["--json"]).1).unwrap()
 }
 
@@ -327,16 +327,20 @@ fn a_recording_tells_nothing_more() {
 /// Whoever made the tree may have given anything any name.
 #[test]
 fn a_script_runs_no_name() {
-    let name = "eth0;touch${IFS}pwned;$(touch${IFS}pwned)'";
+    let name = "-eth0;touch${IFS}pwned;$(touch${IFS}pwned)'";
     let dir = machine(
         "roce-genoa",
-        &[&format!("port mlx5_0:1 netdev={name}"), &format!("net {name} mtu=1500")],
+        &[
+            &format!("port mlx5_0:1 netdev={name} state=DOWN"),
+            &format!("net {name} mtu=1500"),
+            "port mlx5_1:1 state=DOWN",
+        ],
     );
     let script = on(dir.path(), &["--fix"]).1;
-    let line = script.lines().find(|l| l.starts_with("ip link set")).expect("MTU of 1500");
+    let line = script.lines().find(|l| l.starts_with("ip link set dev")).expect("a port is down");
     let place = tempfile::tempdir().unwrap();
     let run = std::process::Command::new("sh")
-        .args(["-c", &format!("ip() {{ printf '%s\\n' \"$3\"; }}; {line}")])
+        .args(["-c", &format!("ip() {{ printf '%s\\n' \"$4\"; }}; {line}")])
         .current_dir(place.path())
         .output()
         .unwrap();

@@ -42,3 +42,4 @@ mod recorded;
 mod show;
 mod soak;
 mod tune;
+mod unseen;

@@ -181,11 +181,7 @@ impl Recorded {
 
     /// Writes the tree below `root`.
     pub fn write(&self, root: &Path) {
-        let mut files: BTreeMap<String, Vec<u8>> = self
-            .files
-            .iter()
-            .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
-            .collect();
+        let mut files = BTreeMap::new();
         let mut links = self.links.clone();
         for (address, own) in &self.pci {
             let place = self.places.get(address).unwrap_or_else(|| panic!("{address}: no place"));
@@ -201,6 +197,9 @@ impl Recorded {
         for (name, own) in &self.nets {
             net(&format!("sys/class/net/{name}"), own, &mut files);
         }
+        // What `file` says goes before what others make of it.
+        let own = self.files.iter();
+        files.extend(own.map(|(path, text)| (path.clone(), text.clone().into_bytes())));
         if !self.env.is_empty() {
             files.insert("env".into(), self.env.join("\n").into_bytes());
         }
@@ -264,6 +263,10 @@ fn config(own: &Fields) -> Vec<u8> {
         config[0x102] = 1;
         config[0x106] = control as u8;
     }
+    // ATS, enabled.
+    if own.contains_key("ats") {
+        (config[0x100], config[0x102], config[0x107]) = (0x0f, 1, 0x80);
+    }
     config.truncate(get("config").unwrap_or(4096) as usize);
     config
 }
@@ -310,6 +313,9 @@ fn function(
                 };
                 file("resource", lines);
             }
+            "physfn" => {
+                links.insert(format!("{dir}/physfn"), format!("../{value}"));
+            }
             "driver" => {
                 links.insert(format!("{dir}/driver"), format!("../drivers/{value}"));
             }
@@ -342,7 +348,7 @@ fn device(number: usize, name: &str, own: &Fields, files: &mut BTreeMap<String, 
         let driver = own.get("driver").map_or("mlx5_core", String::as_str);
         file(format!("{dir}/device/uevent"), &format!("DRIVER={driver}\nPCI_SLOT_NAME={at}"));
     }
-    file(format!("{dir}/node_type"), "1: CA");
+    file(format!("{dir}/node_type"), own.get("type").map_or("1: CA", String::as_str));
     file(format!("sys/class/infiniband_verbs/uverbs{number}/ibdev"), name);
     file(format!("dev/infiniband/uverbs{number}"), "");
 }

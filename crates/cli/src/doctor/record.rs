@@ -8,7 +8,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::machine::Machine;
-use super::read::{Asked, Root, Seen};
+use super::machine::pci::CONFIG_SPACE;
+use super::machine::system::{IDENTITY, kept_mounts};
+use super::read::{Asked, MAX_BYTES, Root, Seen};
 use crate::cli::CliError;
 
 /// Variables that are recorded: others are nobody's business.
@@ -90,7 +92,8 @@ impl Copy<'_> {
     }
 
     fn file(&mut self, name: &str) -> io::Result<()> {
-        match self.root.bytes(name) {
+        let bytes = if name.ends_with("/config") { CONFIG_SPACE } else { MAX_BYTES };
+        match self.root.head(name, bytes) {
             Seen::Known(content) if !self.dir.join(name).is_dir() => {
                 self.put(name, &kept(name, content))
             }
@@ -167,7 +170,13 @@ fn kept(name: &str, content: Vec<u8>) -> Vec<u8> {
     let last = name.rsplit('/').next().unwrap_or(name);
     match (name, last) {
         ("proc/self/mounts" | "proc/mounts", _) => {
-            lines(|line| line.split_whitespace().nth(1) == Some("/dev/shm"))
+            kept_mounts(&String::from_utf8_lossy(&content)).into_bytes()
+        }
+        // Whose the numbers are is their owner's.
+        ("proc/self/uid_map", _) => {
+            let text = String::from_utf8_lossy(&content);
+            let is_own = text.split_whitespace().eq(IDENTITY);
+            (if is_own { IDENTITY.join(" ") } else { "0 1 1".to_owned() } + "\n").into_bytes()
         }
         ("proc/self/status", _) => lines(|line| line.starts_with("CapEff:")),
         ("proc/cpuinfo", _) => lines(|line| {

@@ -11,6 +11,8 @@ use super::machine::{Machine, RANKED};
 use super::read::short;
 use super::verdict::{PathVerdict, paths, status};
 
+/// Version of the JSON: one more where a key changes its meaning or goes.
+const VERSION: u32 = 1;
 /// Columns of a line.
 const WIDTH: usize = 100;
 /// Most GPUs or NICs of the table; the JSON has all.
@@ -87,10 +89,12 @@ impl Report<'_> {
         self.findings.iter().filter(move |f| f.severity == severity)
     }
 
-    /// Where kernels run.
-    fn kernels(&self) -> &'static str {
-        let prevented = self.findings.iter().any(|f| f.prevents.contains(&Need::Gpu));
-        if prevented { "CPU threads" } else { "the GPU" }
+    /// Whether kernels run on the GPU; `None` where that is not to be seen.
+    fn has_gpu(&self) -> Option<bool> {
+        if self.findings.iter().any(|f| f.prevents.contains(&Need::Gpu)) {
+            return Some(false);
+        }
+        (!self.findings.iter().any(|f| f.hides.contains(&Need::Gpu))).then_some(true)
     }
 
     /// The report as text, the verdict first.
@@ -168,7 +172,14 @@ impl Report<'_> {
         wrapped(
             out,
             "soft NIC",
-            &format!("every path, push/inband as well, with kernels on {}", self.kernels()),
+            &format!(
+                "every path, push/inband as well, with kernels on {}",
+                match self.has_gpu() {
+                    Some(true) => "the GPU",
+                    Some(false) => "CPU threads",
+                    None => "the GPU, or else on CPU threads: that is not to be seen",
+                }
+            ),
         );
         let count = |s| self.of(s).count();
         let (p, w) = (count(Severity::Prevents), count(Severity::Warning));
@@ -242,11 +253,11 @@ impl Report<'_> {
     /// The report as JSON.
     pub fn json(&self) -> Value {
         let findings = self.findings.iter().map(|f| {
-            let prevents: Vec<&str> = f.prevents.iter().map(|n| need(*n)).collect();
+            let of = |needs: &[Need]| needs.iter().map(|n| need(*n)).collect::<Vec<&str>>();
             json!({
                 "check": f.check, "severity": f.severity.name(), "subject": f.subject,
                 "found": f.found, "expected": f.expected, "cost": f.cost, "fix": f.fix,
-                "source": f.source, "script": f.script, "prevents": prevents,
+                "source": f.source, "script": f.script, "prevents": of(&f.prevents), "hides": of(&f.hides),
             })
         });
         let card = paths(self.findings).into_iter().map(|v| {
@@ -263,10 +274,12 @@ impl Report<'_> {
             })
         });
         json!({
-            "meta": { "command": "doctor", "machine": self.name, "live": m.live },
+            "meta": {
+                "command": "doctor", "version": VERSION, "machine": self.name, "live": m.live,
+            },
             "status": status(self.findings),
             "paths_on_a_card": card.collect::<Vec<_>>(),
-            "kernels": if self.kernels() == "the GPU" { "gpu" } else { "cpu" },
+            "kernels": self.has_gpu().map(|has| if has { "gpu" } else { "cpu" }),
             "placement": if m.rdma.is_empty() { Vec::new() } else { placement.collect::<Vec<_>>() },
             "findings": findings.collect::<Vec<_>>(),
             "measured": self.live.map(Measured::json),

@@ -4,21 +4,36 @@ use std::collections::BTreeSet;
 
 use bellpush::pcie::topology::Class;
 
-use super::gpu::{has_peermem, no_dmabuf};
+use super::gpu::{DmaBuf, dmabuf, lacks_peermem};
 use super::place::far;
 use crate::doctor::finding::{Finding, Need};
-use crate::doctor::machine::Machine;
-use crate::doctor::machine::rdma::RdmaDevice;
+use crate::doctor::machine::rdma::{Port, RdmaDevice};
+use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::short;
 
-/// Values that turn something on.
-fn is_on(value: Option<&str>) -> bool {
-    value.is_some_and(|v| {
-        matches!(v.to_ascii_lowercase().as_str(), "1" | "y" | "yes" | "true" | "on" | "t")
-    })
+/// A number as NCCL reads it (strtoll of base 0, its prefix): words have none. NCCL takes them for
+/// 0, or since 2.30 for its default.
+fn number(value: &str) -> Option<i64> {
+    let text = value.trim_start();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(rest) => (16, rest),
+        None if digits.starts_with('0') => (8, digits),
+        None => (10, digits),
+    };
+    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    Some(sign * i64::from_str_radix(&digits[..end], radix).ok()?)
 }
 
-/// Values that turn something off.
+/// Whether a variable of NVSHMEM is on: all but what begins with 0, n or f (its env_defs_internal.h).
+fn is_on(value: Option<&str>) -> bool {
+    value.is_some_and(|v| !v.starts_with(['0', 'n', 'N', 'f', 'F']))
+}
+
+/// Values of UCX that turn something off.
 fn is_off(value: Option<&str>) -> bool {
     value.is_some_and(|v| {
         matches!(v.to_ascii_lowercase().as_str(), "0" | "n" | "no" | "false" | "off" | "f")
@@ -98,15 +113,30 @@ fn list(m: &Machine, name: &str, value: &str, missing: &[&str], cost: &str) -> F
     unset(Finding::warn(found).expected(devices(m)).cost(cost), name)
 }
 
-/// An index of a GID that is not one of RoCE v2 with an address.
-fn gid_index(m: &Machine, name: &str, all: &mut Vec<Finding>) {
+/// Whether a list of devices, with its `^` and `=`, chooses a port.
+fn chooses(list: Option<&str>, device: &RdmaDevice, port: &Port, prefix: bool) -> bool {
+    let Some(list) = list.filter(|list| *list != "all") else { return true };
+    let (excludes, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
+    let (prefix, list) = list.strip_prefix('=').map_or((prefix, list), |rest| (false, rest));
+    let named = list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| {
+        let is_port = |n: &str| port.number.to_string() == n;
+        names(entry, device, prefix) && parts(entry).1.is_none_or(is_port)
+    });
+    named != excludes
+}
+
+/// An index of a GID that is not one of RoCE v2 with an address, at ports that `list` chooses.
+fn gid_index(m: &Machine, name: &str, list: (&str, bool), all: &mut Vec<Finding>) {
     let Some(index) = m.var(name).and_then(|v| v.parse::<usize>().ok()) else { return };
-    let ports: Vec<_> = m
-        .mlx5()
-        .flat_map(|d| d.ports.iter().map(move |p| (d, p)))
-        .filter(|(_, p)| p.is_active() && p.is_ethernet())
-        .collect();
-    for (device, port) in ports {
+    let all_ports = m.mlx5().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
+    let mut ports: Vec<_> = all_ports.filter(|(_, p)| p.is_active() && p.is_ethernet()).collect();
+    let is_chosen = |(d, p): &(&RdmaDevice, &Port)| chooses(m.var(list.0), d, p, list.1);
+    // A list that names nothing here is told of elsewhere, and will be mended.
+    if m.rdma.iter().flat_map(|d| d.ports.iter().map(move |p| (d, p))).any(|port| is_chosen(&port))
+    {
+        ports.retain(is_chosen);
+    }
+    for (device, port) in ports.into_iter().filter(|(_, p)| p.hidden_gids == 0) {
         let gid = port.gids.iter().find(|g| g.index == index);
         let what = match gid {
             None => "empty",
@@ -133,8 +163,11 @@ fn gid_index(m: &Machine, name: &str, all: &mut Vec<Finding>) {
 
 pub fn nccl(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
-    if is_on(m.var("NCCL_IB_DISABLE")) && m.mlx5().next().is_some() {
-        let found = format!("NCCL_IB_DISABLE=1, and there are {}", devices(m));
+    let disable = m.var("NCCL_IB_DISABLE");
+    if let Some(value) = disable.filter(|v| number(v).is_some_and(|n| n != 0))
+        && m.mlx5().next().is_some()
+    {
+        let found = format!("{}, and there are {}", set("NCCL_IB_DISABLE", value), devices(m));
         all.push(unset(
             Finding::warn(found)
                 .expected("NCCL on the RDMA devices")
@@ -185,8 +218,8 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
         }
     }
     gdr_level(m, &mut all);
-    if is_off(m.var("NCCL_DMABUF_ENABLE"))
-        && !has_peermem(m)
+    if m.var("NCCL_DMABUF_ENABLE").and_then(number) == Some(0)
+        && lacks_peermem(m)
         && m.mlx5().next().is_some()
         && m.nvidia.version.known().is_some()
     {
@@ -195,7 +228,7 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
             .cost("NCCL goes through host memory");
         all.push(unset(finding, "NCCL_DMABUF_ENABLE"));
     }
-    gid_index(m, "NCCL_IB_GID_INDEX", &mut all);
+    gid_index(m, "NCCL_IB_GID_INDEX", ("NCCL_IB_HCA", true), &mut all);
     said(all, m, "NCCL_")
 }
 
@@ -234,7 +267,7 @@ fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
     let pairs: Vec<_> =
         m.pairs().into_iter().filter(|p| p.nic.is_some() && !m.rdma.is_empty()).collect();
     let beyond = pairs.iter().filter(|p| is_beyond(p.class)).count();
-    if beyond == 0 {
+    if beyond == 0 || !m.unplaced().is_empty() {
         return;
     }
     let found = format!(
@@ -258,6 +291,24 @@ fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
     );
 }
 
+/// Devices without a port, which UCX takes since its pull request 11142 (2026).
+fn portless(m: &Machine) -> Option<Finding> {
+    let value = m.var("UCX_NET_DEVICES").filter(|v| !v.starts_with('^'))?;
+    let is_portless = |e: &&str| m.rdma.iter().any(|d| d.name == *e);
+    let entries: Vec<&str> = value.split(',').map(str::trim).filter(is_portless).collect();
+    let first = entries.first()?;
+    let found = format!("{}: no port at {}", set("UCX_NET_DEVICES", value), entries.join(", "));
+    let finding = Finding::warn(short(&found))
+        .expected(format!("{}:1 and so on", short(first)))
+        .cost("UCX before 1.21 warns and leaves them out; with none left it has no network")
+        .source("openucx/ucx#11142");
+    Some(
+        finding
+            .fix(format!("UCX_NET_DEVICES={}:1", short(first)))
+            .script(format!("# {JOB}: name ports in UCX_NET_DEVICES, such as {}:1", short(first))),
+    )
+}
+
 /// Transports of UCX that use verbs, and those that know GPU memory.
 const IB: [&str; 4] = ["ib", "rc", "dc", "ud"];
 
@@ -265,7 +316,8 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     if let Some(value) = m.var("UCX_NET_DEVICES").filter(|v| !v.starts_with('^') && *v != "all") {
         let is_netdev = |e: &str| m.netdev(e).is_some();
-        let missing = lost(value, |e| e.contains('*') || is_there(m, e, false) || is_netdev(e));
+        let is_pattern = |e: &str| e.contains(['*', '?', '[']);
+        let missing = lost(value, |e| is_pattern(e) || is_there(m, e, false) || is_netdev(e));
         if !missing.is_empty() {
             all.push(list(
                 m,
@@ -277,6 +329,7 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
         }
     }
     all.extend(m.var("UCX_NET_DEVICES").and_then(|v| down(m, "UCX_NET_DEVICES", v, false)));
+    all.extend(portless(m));
     if let Some(value) = m.var("UCX_TLS").filter(|v| !v.starts_with('^')) {
         let has = |starts: &[&str]| {
             value.split(',').map(str::trim).any(|t| {
@@ -314,7 +367,7 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
             .cost("UCX goes through host memory");
         all.push(unset(finding, "UCX_IB_GPU_DIRECT_RDMA"));
     }
-    gid_index(m, "UCX_IB_GID_INDEX", &mut all);
+    gid_index(m, "UCX_IB_GID_INDEX", ("UCX_NET_DEVICES", false), &mut all);
     said(all, m, "UCX_")
 }
 
@@ -332,11 +385,7 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
                     .cost("NVSHMEM's initialisation fails"),
                 name,
             ));
-        } else if !by_cpu
-            && !m.nvidia.registry("PeerMappingOverride")
-            && !m.system.is_admin()
-            && m.nvidia.params.known().is_some()
-        {
+        } else if !by_cpu && m.mapping() == Some(Mapping::None) && !m.system.is_admin() {
             all.push(
                 ibgda("without PeerMappingOverride=1")
                     .expected("the option, or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
@@ -357,14 +406,33 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
         }
         all.extend(down(m, name, value, name == "NVSHMEM_HCA_LIST"));
     }
-    if is_on(m.var("NVSHMEM_IB_DISABLE_DMABUF")) && !has_peermem(m) && no_dmabuf(m).is_none() {
+    if m.var("NVSHMEM_REMOTE_TRANSPORT").is_some_and(|v| v.eq_ignore_ascii_case("none"))
+        && m.mlx5().next().is_some()
+    {
+        let found = format!("NVSHMEM_REMOTE_TRANSPORT=none, and there are {}", devices(m));
+        let finding = Finding::warn(found)
+            .expected("ibrc (the default), or ibdevx")
+            .cost("NVSHMEM reaches no PE of another host but by IBGDA");
+        all.push(unset(finding, "NVSHMEM_REMOTE_TRANSPORT"));
+    }
+    if let (Some(list), Some(_)) = (m.var("NVSHMEM_HCA_LIST"), m.var("NVSHMEM_HCA_PE_MAPPING")) {
+        let found = format!("{} and NVSHMEM_HCA_PE_MAPPING", set("NVSHMEM_HCA_LIST", list));
+        let finding = Finding::warn(found)
+            .expected("one of the two")
+            .cost("NVSHMEM takes one of them and ignores the other");
+        all.push(unset(finding, "NVSHMEM_HCA_LIST"));
+    }
+    if is_on(m.var("NVSHMEM_IB_DISABLE_DMABUF"))
+        && lacks_peermem(m)
+        && matches!(dmabuf(m), DmaBuf::Works)
+    {
         let finding =
             Finding::warn("NVSHMEM_IB_DISABLE_DMABUF=1, and nvidia_peermem is not loaded")
                 .expected("dma-buf, or nvidia_peermem")
                 .cost("the symmetric heap cannot be registered");
         all.push(unset(finding, "NVSHMEM_IB_DISABLE_DMABUF"));
     }
-    gid_index(m, "NVSHMEM_IB_GID_INDEX", &mut all);
+    gid_index(m, "NVSHMEM_IB_GID_INDEX", ("NVSHMEM_HCA_LIST", true), &mut all);
     said(all, m, "NVSHMEM_")
 }
 

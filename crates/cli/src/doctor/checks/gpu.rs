@@ -1,9 +1,11 @@
 //! GPUs and NVIDIA's driver.
 
+use std::collections::BTreeSet;
+
 use bellpush::pcie::topology::{Address, Kind};
 
 use crate::doctor::finding::{Finding, Need};
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
 
 /// First driver with dma-buf (open kernel modules), and first Linux with ibv_reg_dmabuf_mr.
@@ -129,7 +131,11 @@ fn nodes(m: &Machine) -> Option<Finding> {
         return None;
     }
     let inside = m.container().is_some();
+    let numbers: String = (0..want.min(64)).map(|n| format!(" -c {n}")).collect();
     let found = missing.join(", ");
+    if m.nvidia.makes_nodes && !inside {
+        return Some(Finding::note(found).cost("nvidia-modprobe makes them at the first use"));
+    }
     let all = !has("nvidiactl") || inside && (!has("nvidia-uvm") || have == 0);
     let finding = match all {
         true => Finding::prevents(&[Need::Gpu], found).cost("CUDA finds no GPU"),
@@ -147,19 +153,34 @@ fn nodes(m: &Machine) -> Option<Finding> {
             .script("# start the container again: docker run --gpus all"),
         false => finding
             .fix("run nvidia-smi as root, or nvidia-modprobe -c 0 -u")
-            .script("nvidia-modprobe -c 0 -u"),
+            .script(format!("nvidia-modprobe -u{numbers}")),
     })
 }
 
 fn no_driver(m: &Machine, count: usize) -> Finding {
-    let bound = m.gpus().into_iter().find_map(|a| m.pci.more(a).driver);
-    let with = bound.map_or_else(String::new, |d| format!(", bound to {}", short(&d)));
-    let found = format!("{count} NVIDIA GPUs without NVIDIA's driver{with}");
-    Finding::prevents(&[Need::Gpu], found)
-        .expected("the module nvidia: /proc/driver/nvidia/version")
-        .cost("no CUDA: kernels run on CPU threads")
-        .fix("install NVIDIA's driver, with the open kernel modules for GPUs since Turing")
-        .script("modprobe nvidia")
+    let bound: BTreeSet<String> =
+        m.gpus().into_iter().filter_map(|a| m.pci.more(a).driver).collect();
+    let list = short(&bound.iter().cloned().collect::<Vec<_>>().join(", "));
+    let with = if bound.is_empty() { String::new() } else { format!(", bound to {list}") };
+    let finding = Finding::prevents(
+        &[Need::Gpu],
+        format!("{count} NVIDIA GPUs without NVIDIA's driver{with}"),
+    )
+    .expected("the module nvidia: /proc/driver/nvidia/version")
+    .cost("no CUDA: kernels run on CPU threads");
+    if bound.iter().any(|driver| driver == "vfio-pci") {
+        return finding
+            .fix("leave the GPUs to their virtual machine, or unbind vfio-pci and load nvidia");
+    }
+    let finding =
+        finding.fix("install NVIDIA's driver, with the open kernel modules for GPUs since Turing");
+    match bound.is_empty() {
+        true => finding.script("modprobe nvidia"),
+        // The module finds no GPU that another driver has.
+        false => finding.script(format!(
+            "# blacklist {list} in /etc/modprobe.d, update the initramfs and reboot"
+        )),
+    }
 }
 
 pub fn module(m: &Machine) -> Vec<Finding> {
@@ -176,26 +197,48 @@ pub fn module(m: &Machine) -> Vec<Finding> {
     }
 }
 
-/// Why dma-buf does not work here; `None` if it does.
-pub fn no_dmabuf(m: &Machine) -> Option<String> {
+/// Whether GPU memory is registered by dma-buf.
+pub enum DmaBuf {
+    /// It is.
+    Works,
+    /// It is not; why.
+    Refused(String),
+    /// That is not to be seen; why.
+    Unseen(String),
+}
+
+/// Whether driver and kernel have dma-buf.
+pub fn dmabuf(m: &Machine) -> DmaBuf {
     let mut why = Vec::new();
     match (m.nvidia.is_open(), m.nvidia.major()) {
         (Some(true), Some(n)) if n >= DMABUF_DRIVER => {}
-        (Some(true), _) => why.push(format!("the driver is older than {DMABUF_DRIVER}")),
+        (Some(true), Some(_)) => why.push(format!("the driver is older than {DMABUF_DRIVER}")),
+        (Some(true), None) => return DmaBuf::Unseen("the driver's version is unknown".to_owned()),
         (Some(false), _) => why.push("the kernel module is the closed one".to_owned()),
+        (None, _) if m.is_driver_hidden() => {
+            return DmaBuf::Unseen("the driver is not shown".to_owned());
+        }
         (None, _) => why.push("there is no driver".to_owned()),
     }
     match m.system.kernel() {
         Some(version) if version >= DMABUF_LINUX => {}
         Some((major, minor)) => why.push(format!("Linux {major}.{minor} is older than 5.12")),
-        None => why.push("the kernel's release is unknown".to_owned()),
+        None if why.is_empty() => {
+            return DmaBuf::Unseen("the kernel's release is unknown".to_owned());
+        }
+        None => {}
     }
-    if why.is_empty() { None } else { Some(why.join(", ")) }
+    if why.is_empty() { DmaBuf::Works } else { DmaBuf::Refused(why.join(", ")) }
 }
 
 /// Whether the module is loaded that registers GPU memory by its address.
-pub fn has_peermem(m: &Machine) -> bool {
+fn has_peermem(m: &Machine) -> bool {
     m.system.module("nvidia_peermem") || m.system.module("nv_peer_mem")
+}
+
+/// Whether that module is known to be missing.
+pub fn lacks_peermem(m: &Machine) -> bool {
+    m.system.lacks_module("nvidia_peermem") && m.system.lacks_module("nv_peer_mem")
 }
 
 pub fn memory(m: &Machine) -> Vec<Finding> {
@@ -205,12 +248,14 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
     if m.nvidia.version.known().is_none() || m.rdma.is_empty() {
         return Vec::new();
     }
-    let is_consumer = |model: &String| model.contains("GeForce");
+    let is_consumer =
+        |model: &String| model.contains("GeForce") || model.split(' ').any(|w| w == "GB10");
     let (consumer, others): (Vec<_>, Vec<_>) =
         m.nvidia.gpus.iter().partition(|(_, model)| is_consumer(model));
+    // The memory of a GB10 is the machine's, in a way that other devices do not see.
     let refused = |finding: Finding| {
         finding
-            .expected("a data centre or professional GPU")
+            .expected("a data centre or professional GPU with memory of its own")
             .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
             .fix("use paths push and staged, with destinations in host memory")
     };
@@ -227,19 +272,25 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
 
 /// How GPU memory is registered, of GPUs that may.
 fn registration(m: &Machine) -> Vec<Finding> {
-    let peermem = has_peermem(m);
-    match (no_dmabuf(m), peermem) {
-        (None, true) => vec![Finding::fine("dma-buf and nvidia_peermem")],
-        (None, false) => vec![Finding::fine("dma-buf")],
-        (Some(why), true) => vec![Finding::fine(format!("nvidia_peermem (no dma-buf: {why})"))],
-        (Some(_), false) if is_backported(m) => vec![
-            Finding::unseen(
-                "this kernel may have ibv_reg_dmabuf_mr as a backport",
-                "try `bellpush doctor --live --nic`, or load nvidia_peermem",
-            )
-            .hides(&[Need::GpuMemory]),
-        ],
-        (Some(why), false) => vec![
+    let unseen = |found: String| {
+        let how = "try `bellpush doctor --live --nic`, or load nvidia_peermem";
+        vec![Finding::unseen(found, how).hides(&[Need::GpuMemory])]
+    };
+    match (dmabuf(m), has_peermem(m)) {
+        (DmaBuf::Works, true) => vec![Finding::fine("dma-buf and nvidia_peermem")],
+        (DmaBuf::Works, false) => vec![Finding::fine("dma-buf")],
+        (DmaBuf::Refused(why), true) => {
+            vec![Finding::fine(format!("nvidia_peermem (no dma-buf: {why})"))]
+        }
+        (DmaBuf::Unseen(_), true) => vec![Finding::fine("nvidia_peermem")],
+        (DmaBuf::Unseen(why), false) => unseen(format!("whether there is dma-buf: {why}")),
+        (DmaBuf::Refused(why), false) if !lacks_peermem(m) => {
+            unseen(format!("modules, such as nvidia_peermem, are not shown (no dma-buf: {why})"))
+        }
+        (DmaBuf::Refused(_), false) if is_backported(m) => {
+            unseen("this kernel may have ibv_reg_dmabuf_mr as a backport".to_owned())
+        }
+        (DmaBuf::Refused(why), false) => vec![
             Finding::prevents(
                 &[Need::GpuMemory],
                 format!(
@@ -269,7 +320,7 @@ fn is_backported(m: &Machine) -> bool {
 
 pub fn bar1(m: &Machine) -> Vec<Finding> {
     // Grace has its GPU's memory in the CPU's address space, and leaves BAR 1 alone.
-    if m.rdma.is_empty() || m.system.is_arm {
+    if m.rdma.is_empty() || m.system.is_arm != Some(false) {
         return Vec::new();
     }
     let mut all = Vec::new();
@@ -310,17 +361,23 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
     if m.nvidia.version.known().is_none() || m.mlx5().next().is_none() {
         return Vec::new();
     }
-    if m.nvidia.registry("PeerMappingOverride") {
-        return vec![Finding::fine("RegistryDwords has PeerMappingOverride=1")];
-    }
-    if m.nvidia.params.known().is_none() {
-        let why = short(m.nvidia.params.why_not());
-        return vec![
-            Finding::unseen(format!("/proc/driver/nvidia/params: {why}"), "read it on the host")
-                .hides(&[Need::NicPages]),
-        ];
-    }
     let found = "RegistryDwords has no PeerMappingOverride=1";
+    let (is_part, found) = match m.mapping() {
+        None => {
+            let why = short(m.nvidia.params.why_not());
+            let found = format!("/proc/driver/nvidia/params: {why}");
+            let how = "read it on the host";
+            return vec![Finding::unseen(found, how).hides(&[Need::NicPages])];
+        }
+        Some(Mapping::All) => {
+            return vec![Finding::fine("RegistryDwords has PeerMappingOverride=1")];
+        }
+        Some(Mapping::None) => (false, found.to_owned()),
+        Some(Mapping::Without(gpus)) => {
+            let names: Vec<String> = gpus.into_iter().map(|a| m.gpu_name(a)).collect();
+            (true, short(&format!("{found} of {}", names.join(", "))))
+        }
+    };
     let dwords = m.nvidia.dwords_with("PeerMappingOverride", 1);
     let holders = HOLDERS.into_iter().filter(|name| m.system.module(name));
     let held: Vec<&str> = holders.chain(["nvidia"]).collect();
@@ -333,7 +390,7 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
             .script("# one line alone may set it; others: grep -r NVreg_Registry /etc/modprobe.d")
             .script(format!(
                 "printf 'options nvidia NVreg_RegistryDwords=\"%s\"\\n' '{dwords}' \
-                 > /etc/modprobe.d/nvidia-peer-mapping.conf"
+                 > /etc/modprobe.d/bellpush-peer-mapping.conf"
             ))
             .script(format!(
                 "# then, with no process on the GPUs, modprobe -r {} && modprobe nvidia, and \
@@ -351,6 +408,11 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
             ),
         )];
     }
+    if is_part {
+        return vec![mended(
+            Finding::warn(found).cost("these GPUs have no push and no kick by kernel or stream"),
+        )];
+    }
     vec![mended(
         Finding::prevents(&[Need::NicPages], found)
             .cost("the driver refuses NIC pages in a GPU: no push, no kick by kernel or stream"),
@@ -359,6 +421,9 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
 
 pub fn gdrcopy(m: &Machine) -> Vec<Finding> {
     if m.nvidia.version.known().is_none() {
+        return Vec::new();
+    }
+    if m.system.modules.known().is_none() {
         return Vec::new();
     }
     match (m.system.module("gdrdrv"), m.nvidia.gdrdrv) {
@@ -371,8 +436,8 @@ pub fn gdrcopy(m: &Machine) -> Vec<Finding> {
                 )
                 .fix("start gdrdrv by its script, or give the container the device")
                 .script(
-                    "mknod -m 666 /dev/gdrdrv c $(awk '$2 == \"gdrdrv\" {print $1}' \
-                 /proc/devices) 0",
+                    "test -e /dev/gdrdrv || mknod -m 666 /dev/gdrdrv c \
+                     \"$(awk '$2 == \"gdrdrv\" {print $1}' /proc/devices)\" 0",
                 ),
         ],
         (true, _) => vec![Finding::fine("gdrdrv")],

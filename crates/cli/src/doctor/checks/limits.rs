@@ -58,7 +58,7 @@ pub fn locked(m: &Machine) -> Vec<Finding> {
             )
             .script(
                 "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' > \
-             /etc/security/limits.d/90-rdma.conf",
+             /etc/security/limits.d/90-bellpush.conf",
             ),
     }]
 }
@@ -160,8 +160,13 @@ fn memory(groups: &[Group]) -> Vec<Finding> {
             all.push(Finding::unseen(found, "cat memory.current").of(outer(groups, group)));
             continue;
         };
-        let now = current.saturating_sub(group.reclaimable);
+        let now = current.saturating_sub(group.reclaimable.unwrap_or(0));
         let text = format!("memory {} of {}", size(now), size(*max));
+        if now / 9 >= max / 10 && group.reclaimable.is_none() {
+            let found = format!("{text}, and how much of it is page cache");
+            all.push(Finding::unseen(found, "cat memory.stat").of(outer(groups, group)));
+            continue;
+        }
         if now / 9 >= max / 10 {
             let finding = Finding::warn(text)
                 .expected("room for regions and windows")
@@ -205,12 +210,16 @@ pub fn shm(m: &Machine) -> Vec<Finding> {
     let bytes = match m.system.shm {
         Seen::Known(Some(bytes)) => bytes,
         Seen::Known(None) => return vec![Finding::fine("half of the memory")],
-        _ => return Vec::new(),
+        Seen::Unreadable(ref why) => return vec![Finding::unseen(short(why), "df /dev/shm")],
+        Seen::Absent => return Vec::new(),
     };
     if bytes >= SHM {
         return vec![Finding::fine(size(bytes))];
     }
-    let found = if bytes == 0 { "not mounted".to_owned() } else { size(bytes) };
+    let found = size(bytes);
+    if m.gpus().is_empty() && m.rdma.is_empty() {
+        return vec![Finding::note(found).cost("jobs of several ranks put their memory there")];
+    }
     let finding = Finding::warn(found).expected("1 GiB or more").cost(
         "NCCL, MPI and jobs of several ranks put their shared memory there: bus errors, \
          or \"No space left\"",
@@ -219,7 +228,7 @@ pub fn shm(m: &Machine) -> Vec<Finding> {
         Some(_) => finding
             .fix("start the container with --shm-size=1g --ulimit memlock=-1, or --ipc=host")
             .script("# start the container again: docker run --shm-size=1g"),
-        None => finding.fix("remount it larger").script("mount -o remount,size=50% /dev/shm"),
+        None => finding.fix("remount it larger").script("mount -o remount,size=2g /dev/shm"),
     }]
 }
 

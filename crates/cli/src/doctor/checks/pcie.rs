@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::pcie::tlp::{Config, Gen, LinkSpeed, Mps, Mrrs};
-use bellpush::pcie::topology::{Address, Function, Kind, Tree, candidates};
+use bellpush::pcie::topology::{Address, Class, Distance, Function, Kind, Tree, candidates};
 
+use super::place::way;
 use crate::doctor::finding::{Finding, Need, quoted};
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{Machine, RANKED};
 
 /// MPS below which headers cost more than 5 %, so that it is worth a boot.
 const LEAST_MPS: u32 = 256;
@@ -42,10 +43,17 @@ pub fn links(m: &Machine) -> Vec<Finding> {
         if is_bridge && tree.chain(a).is_empty() {
             continue;
         }
+        // Without the end above, its own says how wide it could be, not how wide the slot is.
+        let above = tree.chain(a).last().copied();
+        let is_shown = above.is_none_or(|b| tree.capture().get(b).is_some_and(|f| f.max.is_some()));
         let (Some(max), Some(now)) = tree.link(a) else {
             unknown += usize::from(!is_bridge && !tree.capture().is_virtual(a));
             continue;
         };
+        if !is_shown {
+            unknown += 1;
+            continue;
+        }
         known += 1;
         // An idle GPU slows its link down, and so may the switch above it; neither narrows it.
         let is_slow = f.kind() == Some(Kind::Nic) && now.generation < max.generation;
@@ -121,14 +129,19 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
             hidden += usize::from(!tree.capture().is_virtual(a) && !m.pci.more(a).is_dead);
             continue;
         };
-        all.extend(smaller_above(m, &tree, a, in_use));
+        let uneven = smaller_above(m, &tree, a, in_use).or_else(|| larger_above(m, &tree, a));
+        if let Some(finding) = uneven {
+            all.push(finding);
+            continue;
+        }
         let possible = support;
         if in_use >= possible {
             fine.insert(in_use);
             continue;
         }
         let found = format!("MPS of {in_use} B");
-        let is_small = in_use < LEAST_MPS;
+        // Without a card the rate of a GPU's own transfers is no matter of the network.
+        let is_small = in_use < LEAST_MPS && !m.rdma.is_empty();
         let finding = if is_small { Finding::warn(found) } else { Finding::note(found) };
         all.push(
             finding
@@ -141,6 +154,7 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
                 ),
         );
     }
+    all.extend(smaller_peers(m, &tree));
     if all.is_empty() && !fine.is_empty() {
         let sizes: Vec<String> = fine.iter().map(u32::to_string).collect();
         all.push(Finding::fine(format!(
@@ -173,6 +187,67 @@ fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Optio
             )
             .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
     )
+}
+
+/// A bridge with a larger MPS than the device below, which asks for more than its own: completions
+/// of the bridge's size are malformed TLPs to it. Root complexes that cut them at 64 or 128 B hide
+/// that.
+fn larger_above(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<Finding> {
+    let function = tree.capture().get(a)?;
+    let (own, asked) = (function.mps?, function.mrrs?);
+    let bridge = *tree.chain(a).last()?;
+    let above = tree.capture().get(bridge)?.mps.filter(|above| *above > own && asked > own)?;
+    let found =
+        format!("MPS of {own} B and MRRS of {asked} B below {bridge} with MPS of {above} B");
+    Some(
+        Finding::warn(found)
+            .of(named(m, tree, a))
+            .expected("the MPS of the bridge above, or an MRRS of no more than the own MPS")
+            .cost(
+                "completions and peers' writes of the bridge's size are malformed TLPs to the \
+                 device: a fatal error",
+            )
+            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+    )
+}
+
+/// GPUs and NICs below one switch, of which the one has a larger MPS than the other, or than a
+/// bridge of the way: switches pass TLPs on as they are.
+fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
+    for gpu in m.gpus().into_iter().take(RANKED) {
+        for nic in candidates(tree).into_iter().take(RANKED).filter(|_| !m.rdma.is_empty()) {
+            if !matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb)) {
+                continue;
+            }
+            let way = way(tree, gpu, nic);
+            let (Some(of_gpu), Some(of_nic)) = (mps(gpu), mps(nic)) else { continue };
+            let ports = way.into_iter().filter_map(mps).min().unwrap_or(of_gpu.min(of_nic));
+            let asked = tree.capture().get(nic).and_then(|f| f.mrrs).unwrap_or(0);
+            // Writes of the NIC, and completions of its reads.
+            let (written, read) = (ports.min(of_gpu), ports.min(of_nic));
+            let is_right = of_nic <= written && of_gpu.min(asked) <= read;
+            if is_right || all.len() >= RANKED {
+                continue;
+            }
+            let found = format!(
+                "MPS of {of_gpu} B, {} of {of_nic} B, {ports} B of the ports between them",
+                m.nic_name(nic),
+            );
+            all.push(
+                Finding::prevents(&[Need::GpuMemory], found)
+                    .of(m.gpu_name(gpu))
+                    .expected("one MPS of all below a switch")
+                    .cost(
+                        "the larger writes of the one are malformed TLPs to the other: a fatal \
+                         error",
+                    )
+                    .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+            );
+        }
+    }
+    all
 }
 
 /// The root port above a function, or itself.
@@ -283,20 +358,22 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
     for a in off {
         let found = "relaxed ordering is disabled";
         let finding = if is_amd { Finding::warn(found) } else { Finding::note(found) };
-        all.push(
-            finding
-                .of(named(m, &tree, a))
-                .expected("bit 4 of Device Control set")
-                .cost(
-                    "NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs \
+        let mut finding = finding
+            .of(named(m, &tree, a))
+            .expected("bit 4 of Device Control set")
+            .cost(
+                "NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs \
                  go slower without; bellpush's regions do not use it",
-                )
-                .fix(
-                    "set the bit; Linux clears it on purpose below some root ports of Haswell \
+            )
+            .fix(
+                "set the bit; Linux clears it on purpose below some root ports of Haswell \
                  and Broadwell",
-                )
-                .script(format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()))),
-        );
+            );
+        if is_amd {
+            let line = format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()));
+            finding = finding.script(line);
+        }
+        all.push(finding);
     }
     if hidden > 0 {
         all.push(hidden_config(hidden, "relaxed ordering"));

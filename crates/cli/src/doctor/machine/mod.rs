@@ -20,6 +20,17 @@ use system::System;
 /// is known with more than 16.
 pub const RANKED: usize = 64;
 
+/// Which GPUs the driver maps NIC pages into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mapping {
+    /// All of them.
+    All,
+    /// All but these.
+    Without(Vec<Address>),
+    /// None.
+    None,
+}
+
 /// Everything that was read of one machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -78,6 +89,24 @@ impl Machine {
         }
     }
 
+    /// Whether the driver maps NIC pages into its GPUs by its options; `None` where they are not
+    /// shown.
+    pub fn mapping(&self) -> Option<Mapping> {
+        const KEY: &str = "PeerMappingOverride";
+        self.nvidia.params.known()?;
+        if self.nvidia.registry(KEY) {
+            return Some(Mapping::All);
+        }
+        let own = self.nvidia.registry_of(KEY);
+        let (with, without): (Vec<Address>, Vec<Address>) =
+            self.nvidia.gpus.iter().map(|(a, _)| *a).partition(|a| own.contains(a));
+        Some(match (with.is_empty(), without.is_empty()) {
+            (true, _) => Mapping::None,
+            (false, true) => Mapping::All,
+            (false, false) => Mapping::Without(without),
+        })
+    }
+
     /// RDMA devices that bellpush can drive: those of mlx5.
     pub fn mlx5(&self) -> impl Iterator<Item = &RdmaDevice> {
         self.rdma.iter().filter(|d| d.is_mlx5())
@@ -111,6 +140,17 @@ impl Machine {
             Some(n) => format!("GPU{n} {address}"),
             None => address.to_string(),
         }
+    }
+
+    /// Devices of mlx5 whose PCI function is not shown as a NIC, and functions that do not show what
+    /// they are: a GPU may have one of them for its nearest.
+    pub fn unplaced(&self) -> Vec<String> {
+        let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+        let nics = candidates(&Tree::new(capture));
+        let is_nic = |a: Address| nics.contains(&a) || capture.is_virtual(a);
+        let lost = self.mlx5().filter(|d| !d.address.is_some_and(is_nic)).map(|d| d.name.clone());
+        let unknown = capture.functions().filter(|f| f.class.is_none() && !f.is_bridge());
+        lost.chain(unknown.map(|f| f.address.to_string())).collect()
     }
 
     /// Numbers of GPUs and NICs, where they are too many to rank every pair.

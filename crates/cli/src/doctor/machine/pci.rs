@@ -7,7 +7,7 @@ use bellpush::pcie::topology::{Address, Capture, Kind, Tree, capture_sysfs};
 use crate::doctor::read::{Root, Seen};
 
 /// What the topology leaves out of a GPU, a NIC or a bridge above one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct More {
     /// Largest MPS that it supports (Device Capabilities, bits 2:0).
     pub mpss: Option<u32>,
@@ -15,6 +15,13 @@ pub struct More {
     pub relaxed: Option<bool>,
     /// Size of BAR 1.
     pub bar1: Option<u64>,
+    /// ACS Control (PCIe base specification 7.7.11.3), 0 without that capability; `None` where it
+    /// is hidden.
+    pub acs: Option<u16>,
+    /// Whether ATS is enabled (10.5.1.3).
+    pub ats: Option<bool>,
+    /// Its NUMA node as the firmware tells, -1 for none.
+    pub numa: Seen<i64>,
     /// Whether its configuration space is all ones: it does not answer (PCIe base specification
     /// 2.3.2, Unsupported Request).
     pub is_dead: bool,
@@ -22,6 +29,21 @@ pub struct More {
     pub driver: Option<String>,
     /// Type of its IOMMU group's domain: `identity`, `DMA`, `DMA-FQ`.
     pub domain: Option<String>,
+}
+
+impl More {
+    /// Nothing of what there may be.
+    const UNSEEN: Self = Self {
+        mpss: None,
+        relaxed: None,
+        bar1: None,
+        acs: None,
+        ats: None,
+        numa: Seen::Absent,
+        is_dead: false,
+        driver: None,
+        domain: None,
+    };
 }
 
 /// PCI.
@@ -64,7 +86,7 @@ impl Pci {
 
     /// More of a function; nothing where nothing was read.
     pub fn more(&self, address: Address) -> More {
-        self.more.get(&address).cloned().unwrap_or_default()
+        self.more.get(&address).cloned().unwrap_or(More::UNSEEN)
     }
 }
 
@@ -85,18 +107,30 @@ fn of_interest(capture: &Capture) -> BTreeSet<Address> {
     all
 }
 
+/// Bytes of a configuration space (PCIe base specification 7.2.1).
+pub const CONFIG_SPACE: u64 = 4096;
+
 fn more(root: &Root, address: Address) -> More {
     let dir = format!("sys/bus/pci/devices/{address}");
-    let config = root.bytes(&format!("{dir}/config")).known().cloned().unwrap_or_default();
+    let config = root.head(&format!("{dir}/config"), CONFIG_SPACE);
+    let config = config.known().cloned().unwrap_or_default();
     let express = express(&config);
     let mpss = express.and_then(|at| config.get(at + 4)).map(|byte| 128u32 << (byte & 7).min(5));
     let relaxed = express.and_then(|at| config.get(at + 8)).map(|byte| byte & 0x10 != 0);
     let domain = root.text(&format!("{dir}/iommu_group/type"));
     let head = config.get(..64);
+    let extended = |id: u16| {
+        let at = extended(&config, id)?;
+        Some(u16::from_le_bytes([*config.get(at + 6)?, *config.get(at + 7)?]))
+    };
     More {
         mpss,
         is_dead: head.is_some_and(|head| head.iter().all(|&byte| byte == 0xff)),
         relaxed,
+        acs: (config.len() > 0x100).then(|| extended(ACS).unwrap_or(0)),
+        ats: (config.len() > 0x100)
+            .then(|| extended(ATS).is_some_and(|control| control & ATS_ENABLE != 0)),
+        numa: root.text(&format!("{dir}/numa_node")).parse("numa_node", |text| text.parse().ok()),
         bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar1(text)),
         driver: root.link_name(&format!("{dir}/driver")),
         domain: domain.known().cloned(),
@@ -115,6 +149,28 @@ fn express(config: &[u8]) -> Option<usize> {
             return Some(at);
         }
         at = usize::from(config[at + 1] & 0xfc);
+    }
+    None
+}
+
+/// Ids of the extended capabilities ACS and ATS, whose control registers are both at 6, and the bit
+/// that enables ATS.
+const ACS: u16 = 0x000d;
+const ATS: u16 = 0x000f;
+const ATS_ENABLE: u16 = 1 << 15;
+
+/// Offset of an extended capability.
+fn extended(config: &[u8], id: u16) -> Option<usize> {
+    let mut at = 0x100;
+    for _ in 0..(4096 - 0x100) / 8 {
+        let header = u32::from_le_bytes(*config.get(at..at + 4)?.first_chunk()?);
+        if header as u16 == id {
+            return Some(at);
+        }
+        at = (header >> 20) as usize & 0xffc;
+        if at < 0x100 {
+            return None;
+        }
     }
     None
 }
