@@ -29,8 +29,8 @@ fn files(root: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What a copy lacks is unknown, not wrong. Device nodes alone are faults by their absence, and so is
-/// the program that makes them.
+/// What a copy lacks is unknown, not wrong. Device nodes alone are faults by their absence, and so
+/// is the program that makes them.
 #[test]
 fn a_missing_file_is_no_fault() {
     let all = names();
@@ -183,7 +183,7 @@ fn a_file_without_end_lacks_nothing() {
     assert!(is_unseen("shm") && is_unseen("gpu-memory"), "{all:#?}");
 }
 
-/// The platform of other vendors' Neoverse-V2 is unknown, and a domain of no known type is not fine.
+/// The platform of other vendors' Neoverse-V2 is unknown, a domain of no known type is not fine.
 #[test]
 fn what_nobody_reported_is_not_told() {
     for (name, check, part) in [
@@ -339,5 +339,5 @@ fn a_copy_has_no_libraries_of_others() {
     // The same in the copy is its own.
     fs::remove_file(dir.path().join("usr/lib64")).unwrap();
     fs::rename(other.path(), dir.path().join("usr/lib64")).unwrap();
-    assert!(wrong(dir.path()).iter().any(|f| old(f)), "{:?}", wrong(dir.path()));
+    assert!(wrong(dir.path()).iter().any(old), "{:?}", wrong(dir.path()));
 }

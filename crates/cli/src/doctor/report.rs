@@ -39,6 +39,9 @@ struct Pair {
     is_given: bool,
 }
 
+/// The checks that a verdict names.
+type ChecksOf = fn(&PathVerdict) -> &Vec<&'static str>;
+
 fn pairs(m: &Machine) -> Vec<Pair> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let given = m.pairs();
@@ -154,7 +157,7 @@ impl Report<'_> {
             all.iter().filter(|v| v.is_possible() == possible).collect()
         };
         wrapped(out, "card can", &names(&of(Some(true))));
-        let kinds: [(_, _, fn(&PathVerdict) -> &Vec<&'static str>); 2] =
+        let kinds: [(_, _, ChecksOf); 2] =
             [("not seen", None, |v| &v.unseen), ("cannot", Some(false), |v| &v.by)];
         for (label, possible, checks) in kinds {
             let mut told: Vec<&[&str]> = Vec::new();
@@ -257,7 +260,8 @@ impl Report<'_> {
             json!({
                 "check": f.check, "severity": f.severity.name(), "subject": f.subject,
                 "found": f.found, "expected": f.expected, "cost": f.cost, "fix": f.fix,
-                "source": f.source, "script": f.script, "prevents": of(&f.prevents), "hides": of(&f.hides),
+                "source": f.source, "script": f.script, "prevents": of(&f.prevents),
+                "hides": of(&f.hides),
             })
         });
         let card = paths(self.findings).into_iter().map(|v| {

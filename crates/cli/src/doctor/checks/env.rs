@@ -28,7 +28,8 @@ fn number(value: &str) -> Option<i64> {
     Some(sign * i64::from_str_radix(&digits[..end], radix).ok()?)
 }
 
-/// Whether a variable of NVSHMEM is on: all but what begins with 0, n or f (its env_defs_internal.h).
+/// Whether a variable of NVSHMEM is on: all but what begins with 0, n or f, by its
+/// nvshmemi_getenv_bool().
 fn is_on(value: Option<&str>) -> bool {
     value.is_some_and(|v| !v.starts_with(['0', 'n', 'N', 'f', 'F']))
 }

@@ -394,7 +394,7 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
             ))
             .script(format!(
                 "# then, with no process on the GPUs, modprobe -r {} && modprobe nvidia, and \
-                 the others again; or reboot (and update the initramfs first, if it has the module)",
+                 the others again; or reboot (update the initramfs first, if it has the module)",
                 held.join(" ")
             ))
     };

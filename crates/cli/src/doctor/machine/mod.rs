@@ -142,8 +142,8 @@ impl Machine {
         }
     }
 
-    /// Devices of mlx5 whose PCI function is not shown as a NIC, and functions that do not show what
-    /// they are: a GPU may have one of them for its nearest.
+    /// Devices of mlx5 whose PCI function is not shown as a NIC, and functions that do not show
+    /// what they are: a GPU may have one of them for its nearest.
     pub fn unplaced(&self) -> Vec<String> {
         let Some(capture) = self.pci.capture.known() else { return Vec::new() };
         let nics = candidates(&Tree::new(capture));

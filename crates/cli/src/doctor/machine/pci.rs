@@ -179,8 +179,8 @@ fn extended(config: &[u8], id: u16) -> Option<usize> {
 const IO: u64 = 0x100;
 const MEM_64: u64 = 0x10_0000;
 
-/// Size of NVIDIA's BAR 1 by sysfs' file `resource`, a line `start end flags` for each register: the
-/// second BAR of memory. A BAR of 64 bits has two registers, so that BAR 1 is in line 1 where BAR 0
+/// Size of NVIDIA's BAR 1 by sysfs' file `resource`, a line `start end flags` for each register:
+/// the second BAR of memory. A BAR of 64 bits has two registers, so that BAR 1 is in line 1 where BAR 0
 /// has 32 bits, and in line 2 where it has 64.
 fn bar1(text: &str) -> Option<u64> {
     let (mut number, mut is_upper) = (0, false);
