@@ -1,10 +1,11 @@
 //! One round: its operations, one after the other, and what memory must hold at their ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::Gpu;
+use bellpush::nic::{NicError, QpState};
 use bellpush::transport::{Error, Path};
 use bellpush::wire::cqe::Syndrome;
 
@@ -13,6 +14,7 @@ use super::bed::{Bed, Refused};
 use super::calls::Trouble;
 use super::config::{Config, GUARD, WORDS};
 use super::faults::Kind;
+use super::immediates::{Immediates, Unexpected};
 use super::model::{Model, Place, Who};
 use super::ops::{self, Op, What};
 use super::rng::{Rng, Use};
@@ -40,7 +42,7 @@ pub struct Round<'a> {
     /// The last operation of each end, as far as nobody has waited for it.
     last: HashMap<(usize, usize), Op>,
     /// Immediates that are to come.
-    immediates: HashMap<(usize, usize), VecDeque<u32>>,
+    immediates: HashMap<(usize, usize), Immediates>,
     /// Queue pairs whose end was told, and with which syndromes.
     told: u64,
     syndromes: Vec<u8>,
@@ -162,7 +164,7 @@ impl Round<'_> {
         };
         if immediate.is_some() {
             let receives = self.config.connections[who.connection].options.receives as usize;
-            if self.outstanding(who) >= receives {
+            if self.immediates(who).is_some_and(|sent| !sent.has_room(receives)) {
                 self.quiet(who)?;
             }
         }
@@ -173,7 +175,7 @@ impl Round<'_> {
         self.model.apply(who, &effects);
         self.last.insert((who.connection, who.side), op.clone());
         if let Some(value) = immediate {
-            self.immediates.entry((who.connection, who.side)).or_default().push_back(value);
+            self.immediates.entry((who.connection, who.side)).or_default().sent(value);
         }
         posted.or_else(|trouble| self.failed(who, trouble))
     }
@@ -185,8 +187,8 @@ impl Round<'_> {
             match self.bed.post(op, begin) {
                 Err(Trouble::Ended { is_timeout: true, .. })
                     if !matches!(op.what, What::Device(_))
-                        && self.may_go_on()
-                        && since.elapsed() < PATIENCE =>
+                        && self.may_go_on(op.who)
+                        && since.elapsed() < self.bound(op.who) =>
                 {
                     self.tally.waited_again += 1;
                 }
@@ -195,14 +197,17 @@ impl Round<'_> {
         }
     }
 
-    fn outstanding(&self, who: Who) -> usize {
-        self.immediates.get(&(who.connection, who.side)).map_or(0, VecDeque::len)
+    fn immediates(&self, who: Who) -> Option<&Immediates> {
+        self.immediates.get(&(who.connection, who.side))
     }
 
     /// A call has failed: by a fault, after which both ends begin anew, or by nothing that is known.
     fn failed(&mut self, who: Who, trouble: Trouble) -> Found {
         match trouble {
             Trouble::Wrong(why) => finding(why),
+            Trouble::Ended { why, .. } if self.is_tcp(who) => {
+                finding(format!("{why}, and no fault ends a TCP connection"))
+            }
             Trouble::Ended { why, .. } if !self.config.may_fail() => {
                 finding(format!("{why}, and no fault of this round does that"))
             }
@@ -233,7 +238,7 @@ impl Round<'_> {
                 Ok(()) => break,
                 // A wait may end where the machine is busy; what was called goes on.
                 Err(Trouble::Ended { is_timeout: true, .. })
-                    if since.elapsed() < PATIENCE && self.may_go_on() =>
+                    if since.elapsed() < self.bound(who) && self.may_go_on(who) =>
                 {
                     self.tally.waited_again += 1;
                 }
@@ -250,9 +255,24 @@ impl Round<'_> {
         if self.config.may_fail() { PATIENCE / 30 } else { PATIENCE }
     }
 
-    /// Whether a wait that gave up may yet end well.
-    fn may_go_on(&self) -> bool {
-        !self.config.may_fail() || self.bed.struck() == 0
+    /// Whether a wait that gave up may yet end well. One of tcp may: its stream may have waited behind kernels of a
+    /// connection that has ended.
+    fn may_go_on(&self, who: Who) -> bool {
+        !self.config.may_fail() || self.bed.struck() == 0 || self.is_tcp(who)
+    }
+
+    fn is_tcp(&self, who: Who) -> bool {
+        self.config.connections[who.connection].path == Path::TCP
+    }
+
+    /// For how long calls that give up are made again.
+    fn bound(&self, who: Who) -> Duration {
+        if self.is_tcp(who) { self.longest(who.connection) } else { PATIENCE }
+    }
+
+    /// How long a stream's work may take, some of which waits in vain.
+    fn longest(&self, connection: usize) -> Duration {
+        self.config.connections[connection].options.timeout * 8 + PATIENCE
     }
 
     /// An atomic that brings about what was put before it, where an acknowledgement does not tell of that.
@@ -384,20 +404,24 @@ impl Round<'_> {
     /// Some may not have come when the patience ends.
     fn take_immediates(&mut self, who: Who, patience: Duration) -> Found {
         let key = (who.connection, who.side);
-        if self.outstanding(who) == 0 {
-            return Ok(());
-        }
         let receiver = Who { side: 1 - who.side, ..who };
-        let since = Instant::now();
-        while let Some(&value) = self.immediates.get(&key).and_then(VecDeque::front) {
-            match self.bed.end(receiver).poll_immediate() {
-                Ok(Some(seen)) if seen == value => {
-                    self.immediates.get_mut(&key).and_then(VecDeque::pop_front);
-                    self.tally.immediates += 1;
-                }
-                Ok(Some(seen)) => {
-                    return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
-                }
+        let (since, mut has_last) = (Instant::now(), false);
+        while let Some(value) = self.immediates(who).and_then(Immediates::next) {
+            let polled = self.bed.end(receiver).poll_immediate();
+            // Behind the poll: a CQE that was dropped before one that has come is counted.
+            let lost = self.bed.lost_receives(receiver);
+            let sent = self.immediates.entry(key).or_default();
+            match polled {
+                Ok(Some(seen)) => match sent.came(seen, lost) {
+                    Ok(is_last) => {
+                        has_last = is_last;
+                        self.tally.immediates += 1;
+                    }
+                    Err(Unexpected(_)) => {
+                        return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
+                    }
+                },
+                Ok(None) if sent.rest_is_lost(lost) => has_last = false,
                 Ok(None) if since.elapsed() < patience => std::thread::yield_now(),
                 Ok(None) if patience < PATIENCE => return Ok(()),
                 Ok(None) => return finding(format!("immediate {value:#x} has not come")),
@@ -406,7 +430,7 @@ impl Round<'_> {
         }
         let is_last = |op: &Op| matches!(&op.what, What::Device(it) if it.immediate().is_some());
         let tells = self.last.get(&key).is_some_and(is_last);
-        if tells && !self.model.is_peer_writing(who) {
+        if has_last && tells && !self.model.is_peer_writing(who) {
             self.compare_peers_part(who)?;
         }
         Ok(())
@@ -444,7 +468,7 @@ impl Round<'_> {
     /// not at all.
     fn recover(&mut self, connection: usize, failed: bool) -> Found {
         self.tally.resets += 1;
-        let limit = self.config.connections[connection].options.timeout * 8 + PATIENCE;
+        let limit = self.longest(connection);
         self.bed.idle(connection, limit).map_err(Finding)?;
         let kind = self.config.trouble.as_ref().map(|trouble| trouble.kind);
         if failed && matches!(kind, Some(Kind::Wqe | Kind::Time)) {
@@ -458,9 +482,23 @@ impl Round<'_> {
             }
             self.bed.idle(connection, limit).map_err(Finding)?;
         }
-        if kind == Some(Kind::Device) && self.bed.struck() > 0 {
-            return self.end_all();
+        loop {
+            let struck = self.bed.struck();
+            if kind == Some(Kind::Device) && struck > 0 {
+                return self.end_all();
+            }
+            match self.begin_anew(connection)? {
+                // A fault that struck meanwhile: once more, or it is the device's end.
+                Err(error) if ended_by(kind, &error) && self.bed.struck() > struck => {
+                    self.tally.resets += 1;
+                }
+                done => return done.map_err(|e| Finding(format!("behind a reset: {e}"))),
+            }
         }
+    }
+
+    /// Resets both ends and connects them; why they did not connect.
+    fn begin_anew(&mut self, connection: usize) -> Found<Result<(), Error>> {
         let [a, b] = &mut self.bed.connections[connection].ends;
         for end in [&mut *a, &mut *b] {
             let progress = end.reset().map_err(|e| Finding(format!("the reset failed: {e}")))?;
@@ -471,8 +509,7 @@ impl Round<'_> {
         self.compare_ended(connection)?;
         let [a, b] = &mut self.bed.connections[connection].ends;
         let (to_a, to_b) = (a.address(), b.address());
-        let connected = a.connect(to_b).and_then(|()| b.connect(to_a));
-        connected.map_err(|e: Error| Finding(format!("behind a reset: {e}")))
+        Ok(a.connect(to_b).and_then(|()| b.connect(to_a)))
     }
 
     /// A device is gone, and with it all of its queue pairs: none of them changes memory any more.
@@ -500,7 +537,8 @@ impl Round<'_> {
         for side in 0..2 {
             self.model.settle(Who { connection, side });
             self.last.remove(&(connection, side));
-            self.immediates.remove(&(connection, side));
+            let lost = self.bed.lost_receives(Who { connection, side: 1 - side });
+            self.immediates.entry((connection, side)).or_default().begin_anew(lost);
         }
         Ok(())
     }
@@ -531,3 +569,18 @@ impl Round<'_> {
         Ok(())
     }
 }
+
+/// Whether a fault that takes queue pairs to ERR, at its time or with their device, explains that one did not connect.
+fn ended_by(kind: Option<Kind>, error: &Error) -> bool {
+    match error {
+        Error::Nic(NicError::State { from: QpState::Err, .. }) => {
+            matches!(kind, Some(Kind::Time | Kind::Device))
+        }
+        Error::Nic(NicError::Engine(_)) => kind == Some(Kind::Device),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "round_tests.rs"]
+mod tests;
