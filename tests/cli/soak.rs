@@ -85,6 +85,13 @@ fn no_fault_ends_a_tcp_connection_and_its_stream_is_waited_for() {
     is_clean("201", "2481");
 }
 
+/// A put of many slots loses the CQE that would give it room and gives up; an atomic that is queued behind it needs no
+/// slot, and is carried out.
+#[test]
+fn a_call_that_gave_up_is_not_told_of_by_those_behind_it() {
+    is_clean("303", "891");
+}
+
 /// A script ends the device, in one of five tries while a connection that was reset is made again.
 #[test]
 fn a_device_may_end_within_a_reset() {
