@@ -78,6 +78,7 @@ fn decoded(kind: Dump, data: &[u8]) -> Outcome {
         index: bit(2).then_some(u32::from(*second)),
         queue_log: bit(3).then_some(u32::from(second & 7)),
         queue: queues[usize::from(second >> 3) % queues.len()],
+        stride: bit(4).then_some(16 << (second & 3)),
         cqe_bytes: if bit(4) { 128 } else { 64 },
         signed: bit(5),
         cq: bit(6),

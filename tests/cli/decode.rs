@@ -23,7 +23,9 @@ fn piped(args: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
     command.arg("decode").args(args).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
+    // Who refuses its options reads nothing.
+    let written = child.stdin.take().unwrap().write_all(input);
+    assert!(written.is_ok() || child.wait().unwrap().code() == Some(2));
     child.wait_with_output().unwrap()
 }
 
@@ -130,6 +132,39 @@ fn a_doorbell_is_compared_with_the_files_of_its_queue_and_record() {
     let odd = write("odd", &"00".repeat(65));
     let line = refused(&piped(&["doorbell", "--sq", &odd], b"00"));
     assert!(line.contains("65 bytes are no send queue"), "{line}");
+}
+
+#[test]
+fn an_option_that_would_change_nothing_is_refused() {
+    for (args, what) in [
+        (&["wqe", "write.hex", "--cq"][..], "--cq is for doorbells and their records only"),
+        (&["wqe", "write.hex", "--link", "ip"], "--link is for packets"),
+        (&["wqe", "write.hex", "--cqe-bytes", "128"], "--cqe-bytes is for CQEs"),
+        (&["wqe", "write.hex", "--dbr", "write.hex"], "--dbr is for doorbells"),
+        (&["wqe", "write.hex", "--stride", "32"], "--stride is for WQEs with --qp recv or srq"),
+        (&["wqe", "write.hex", "--qp", "recv", "--signed"], "--signed is for WQEs to send"),
+        (&["wqe", "write.hex", "--qp", "srq", "--wqe-index", "1"], "--wqe-index is for WQEs to"),
+        (&["wqe", "write.hex", "--host-words", "--binary"], "--host-words is for hex"),
+        (&["cqe", "dmesg.txt", "--qp", "ud"], "--qp is for WQEs only"),
+        (&["cqe", "dmesg.txt", "--wqe-index", "6"], "needs both --wqe-index and --queue-log"),
+        (&["pcap", "pingpong.pcap", "--hex"], "--hex is for bytes of memory"),
+        (&["pcap", "pingpong.pcap", "--signed"], "--signed is for"),
+        (&["record", "pingpong.pcap", "--queue-log", "4"], "--queue-log is for WQEs to send"),
+        (
+            &["doorbell", "-", "--cq", "--sq", "write.hex"],
+            "--sq is for doorbells and records of a queue pair",
+        ),
+        (&["wqe", "write.hex", "--qp", "recv", "--stride", "48"], "a power of two from 16"),
+        (&["doorbell", "write.hex", "--dbr", "write.hex"], "write.hex: 48 bytes are no doorbell"),
+        (&["pcap", "pingpong.pcap", "--link", "ip"], "--link is for packets without a capture"),
+    ] {
+        let line = refused(&decode(args));
+        assert!(line.contains(what), "{line} for {args:?}");
+    }
+    let binary = piped(&["wqe", "--host-words"], &[0; 64]);
+    assert!(refused(&binary).contains("--host-words is for words of hex"));
+    let strides = piped(&["wqe", "--qp", "recv", "--stride", "16", "--brief"], &b"00".repeat(64));
+    assert_eq!(text(&strides).lines().filter(|line| line.contains("receive WQE")).count(), 4);
 }
 
 #[test]

@@ -15,22 +15,22 @@ struct Doctor {
     args: DoctorArgs,
 }
 
-fn doctor(args: &[&str]) -> Result<(u8, String), String> {
+pub fn doctor(args: &[&str]) -> Result<(u8, String), String> {
     let parsed = Doctor::try_parse_from([&["doctor"], args].concat()).map_err(|e| e.to_string())?;
     told(&parsed.args).map_err(|e| e.to_string())
 }
 
-fn on(root: &Path, args: &[&str]) -> (u8, String) {
+pub fn on(root: &Path, args: &[&str]) -> (u8, String) {
     doctor(&[&["--root", root.to_str().unwrap()], args].concat()).unwrap()
 }
 
 /// A folder for a tree of some hundred small files, in memory where there is room for them.
-fn folder() -> tempfile::TempDir {
+pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A recorded machine with some statements more.
-fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
+pub fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
     let mut machine = recorded(name);
     more.iter().for_each(|line| machine.statement(line));
     let dir = folder();
@@ -39,7 +39,7 @@ fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
 }
 
 /// What is wrong with a machine by the checks: warnings and worse.
-fn wrong(root: &Path) -> Vec<[String; 4]> {
+pub fn wrong(root: &Path) -> Vec<[String; 4]> {
     let is_wrong = |f: &[String; 4]| matches!(f[1].as_str(), "warning" | "prevents");
     findings_of(root).unwrap().into_iter().filter(is_wrong).collect()
 }
@@ -73,7 +73,7 @@ fn each_fault_is_named_and_no_other() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-fn json(root: &Path) -> serde_json::Value {
+pub fn json(root: &Path) -> serde_json::Value {
     serde_json::from_str(&on(root, &["--json"]).1).unwrap()
 }
 
@@ -152,6 +152,96 @@ fn what_is_hidden_is_said() {
     assert!(upstream.iter().any(|f| f[0] == "roce-flow" && f[1] == "unseen"), "{upstream:?}");
 }
 
+/// What cannot be seen is neither wrong nor said to work.
+#[test]
+fn what_is_not_there_is_unseen() {
+    let ports =
+        ["drop sys/class/infiniband/mlx5_0/ports", "drop sys/class/infiniband/mlx5_1/ports"];
+    let state = ports.map(|drop| format!("{drop}/1/state"));
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&["drop proc/driver/nvidia/version"], "gpu", "version: not there"),
+        (&[&state[0], &state[1]], "rdma-port", "state: not there"),
+        (&["drop sys/class"], "rdma-device", "/sys/class is not there"),
+        (&ports, "rdma-port", "no ports are shown"),
+    ];
+    for (more, check, what) in cases {
+        let dir = machine("ib-switches", more);
+        assert_eq!(wrong(dir.path()), Vec::<[String; 4]>::new(), "{more:?}");
+        let all = findings_of(dir.path()).unwrap();
+        let is_it = |f: &&[String; 4]| f[0] == check && f[1] == "unseen" && f[3].contains(what);
+        assert!(all.iter().any(|f| is_it(&f)), "{more:?}: {all:#?}");
+        let json = json(dir.path());
+        for path in json["paths_on_a_card"].as_array().unwrap() {
+            let known = path["path"] == "tcp";
+            assert_eq!(path["possible"].is_null(), !known, "{more:?}: {path}");
+            let by = path["unseen_by"].as_array().unwrap();
+            assert!(known || by.contains(&check.into()), "{more:?}: {path}");
+        }
+        let text = on(dir.path(), &[]).1;
+        assert!(text.contains("card can tcp\n") && text.contains("  not seen"), "{text}");
+    }
+    // One port that is known to be active is enough.
+    let dir = machine("ib-switches", &[&state[0]]);
+    assert!(json(dir.path())["paths_on_a_card"][0]["possible"] == true);
+    // No limit is told where the files of the group are not there.
+    let dir = machine("ib-switches", &["drop sys/fs/cgroup"]);
+    let all = findings_of(dir.path()).unwrap();
+    let own: Vec<_> = all.iter().filter(|f| f[0] == "cgroup").collect();
+    assert!(own.len() == 1 && own[0][1] == "unseen", "{own:?}");
+}
+
+/// A file that is no file cannot be read: it is not absent.
+#[test]
+fn an_unreadable_driver_is_unseen() {
+    let dir = machine("ib-switches", &["drop proc/driver/nvidia/version"]);
+    fs::create_dir(dir.path().join("proc/driver/nvidia/version")).unwrap();
+    assert!(wrong(dir.path()).is_empty());
+    let all = findings_of(dir.path()).unwrap();
+    assert!(all.iter().any(|f| f[0] == "gpu" && f[1] == "unseen"), "{all:#?}");
+}
+
+/// More GPUs and NICs than pairs can be looked at in the time.
+#[test]
+fn many_devices_are_examined_in_time() {
+    const MANY: usize = 300;
+    let mut lines = Vec::new();
+    for n in 0x100..0x100 + MANY {
+        let at = |f: u8| format!("pci pci{n:04x}:00/{n:04x}:00:00.{f}");
+        lines.push(format!("{} class=0x030200 vendor=0x10de device=0x2330 driver=nvidia", at(0)));
+        lines.push(format!("{} class=0x020700 vendor=0x15b3 device=0x1021", at(1)));
+        lines.push(format!("rdma mlx5_{n} at={n:04x}:00:00.1"));
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let dir = machine("ib-switches", &lines);
+    let json = json(dir.path());
+    let placement = json["placement"].as_array().unwrap();
+    assert_eq!(placement.len(), 64 * 64);
+    assert!(placement.iter().all(|pair| pair["assigned"] == false));
+    let all = findings_of(dir.path()).unwrap();
+    let found = "302 GPUs and 302 NICs: more than 64 are not ranked";
+    assert!(all.iter().any(|f| f[0] == "nic-of-gpu" && f[3] == found), "{all:#?}");
+}
+
+/// A script runs what mends the machine, keeps what is set, and tells what it cannot do.
+#[test]
+fn a_script_undoes_nothing_else() {
+    let script = |name: &str, more: &[&str]| on(machine(name, more).path(), &["--fix"]).1;
+    let nccl = script("env-nccl", &[]);
+    assert!(nccl.contains("job: unset NCCL_IB_HCA\n"), "{nccl}");
+    assert!(nccl.contains("job: export NCCL_NET_GDR_LEVEL=PHB\n"), "{nccl}");
+    let runs = |l: &str, word: &str| l.starts_with(word);
+    assert!(!nccl.lines().any(|l| runs(l, "unset") || runs(l, "export")), "{nccl}");
+    let set = "nvidia open 550.54.15 RMForceStaticBar1=1;PeerMappingOverride=0;X='$(x)';";
+    let driver = script("ib-switches", &[set]);
+    assert!(driver.contains("'RMForceStaticBar1=1;PeerMappingOverride=1;'"), "{driver}");
+    assert!(driver.contains("modprobe -r gdrdrv nvidia_peermem nvidia_uvm nvidia &&"), "{driver}");
+    let acs = script("acs-on", &[]);
+    assert!(acs.contains("\nsetpci -s 0000:17:00.0") && acs.contains("keeps them apart"), "{acs}");
+    let guest = "file proc/cpuinfo = model~name~:~x|flags~:~fpu~hypervisor";
+    let acs = script("acs-on", &[guest]);
+    assert!(acs.contains("leave ACS on") && !acs.contains("setpci"), "{acs}");
+}
+
 #[test]
 fn every_pair_has_its_class_and_distance() {
     let dir = machine("ib-switches", &[]);
@@ -186,19 +276,71 @@ fn a_recording_is_the_machine() {
     assert!(again.contains("it is not empty"), "{again}");
 }
 
+/// A recording has no name, address or serial number that no check reads.
+#[test]
+fn a_recording_tells_nothing_more() {
+    let dir = machine(
+        "ib-switches",
+        &[
+            "file proc/driver/nvidia/gpus/0000:19:00.0/information = \
+             Model:~~NVIDIA~H100|GPU~UUID:~GPU-5f0c1e2d-PRIVATE",
+            "file proc/self/mounts = PRIVATE:/export/home~/home~nfs4~rw,username=PRIVATE~0~0|\
+             tmpfs~/dev/shm~tmpfs~rw,size=2g~0~0|x~/dev/shm/PRIVATE~tmpfs~rw~0~0",
+            "file proc/self/status = Name:~PRIVATE|CapEff:~0000000000000000",
+            "file proc/cpuinfo = model~name~:~x|Serial~:~PRIVATE",
+            "cmdline root=PRIVATE iommu=pt",
+            "dev vg-PRIVATE",
+        ],
+    );
+    let place = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/config";
+    let mut config = fs::read(dir.path().join(place)).unwrap();
+    // Advanced Error Reporting, then Device Serial Number behind it.
+    config[0x100..0x104].copy_from_slice(&0x1501_0001u32.to_le_bytes());
+    config[0x150..0x154].copy_from_slice(&0x0001_0003u32.to_le_bytes());
+    config[0x154..0x15c].copy_from_slice(b"PRIVATE!");
+    config[0x15c] = 0x5a;
+    fs::write(dir.path().join(place), &config).unwrap();
+    let to = folder();
+    assert_eq!(on(dir.path(), &["--record", to.path().to_str().unwrap()]).0, 0);
+    let mut open = vec![to.path().to_owned()];
+    while let Some(folder) = open.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            assert!(!path.to_string_lossy().contains("PRIVATE"), "{}", path.display());
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let content = fs::read(&path).unwrap();
+            let is_private = content.windows(7).any(|w| w == b"PRIVATE");
+            assert!(!is_private, "{}: {:?}", path.display(), String::from_utf8_lossy(&content));
+        }
+    }
+    config[0x154..0x15c].fill(0);
+    assert!(fs::read(to.path().join(place)).unwrap() == config, "the serial number alone is 0");
+    let told = |root: &Path| on(root, &[]).1.split_once('\n').unwrap().1.to_owned();
+    assert_eq!(told(dir.path()), told(to.path()));
+}
+
 /// Whoever made the tree may have given anything any name.
 #[test]
 fn a_script_runs_no_name() {
-    let name = "eth0;touch${IFS}pwned;$(touch${IFS}pwned)'";
+    let name = "-eth0;touch${IFS}pwned;$(touch${IFS}pwned)'";
     let dir = machine(
         "roce-genoa",
-        &[&format!("port mlx5_0:1 netdev={name}"), &format!("net {name} mtu=1500")],
+        &[
+            &format!("port mlx5_0:1 netdev={name} state=DOWN"),
+            &format!("net {name} mtu=1500"),
+            "port mlx5_1:1 state=DOWN",
+        ],
     );
     let script = on(dir.path(), &["--fix"]).1;
-    let line = script.lines().find(|l| l.starts_with("ip link set")).expect("MTU of 1500");
+    let line = script.lines().find(|l| l.starts_with("ip link set dev")).expect("a port is down");
     let place = tempfile::tempdir().unwrap();
     let run = std::process::Command::new("sh")
-        .args(["-c", &format!("ip() {{ printf '%s\\n' \"$3\"; }}; {line}")])
+        .args(["-c", &format!("ip() {{ printf '%s\\n' \"$4\"; }}; {line}")])
         .current_dir(place.path())
         .output()
         .unwrap();
@@ -328,6 +470,16 @@ fn the_page_has_the_checks_and_the_machines() {
         page == fs::read_to_string(&path).unwrap(),
         "docs/doctor.md is not current: BELLPUSH_WRITE=1"
     );
+}
+
+/// A machine with a base is not its base.
+#[test]
+fn a_machine_says_itself_what_it_is() {
+    let (own, base) = (recorded("t4-bar"), recorded("ib-switches"));
+    assert!(own.what.starts_with("a T4") && own.source.contains("nv_peer_memory#101"));
+    assert_ne!(own.what, base.what);
+    let whats: BTreeSet<String> = names().iter().map(|name| recorded(name).what).collect();
+    assert_eq!(whats.len(), names().len(), "{whats:#?}");
 }
 
 /// This machine, whatever it has, and a put by every path.

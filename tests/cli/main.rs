@@ -44,3 +44,4 @@ mod recorded;
 mod show;
 mod soak;
 mod tune;
+mod unseen;

@@ -231,6 +231,43 @@ fn topo_reads_captures_of_other_machines() {
     assert!(wrong(&["--sysfs", "/nowhere"]).contains("/nowhere/bus/pci/devices"));
 }
 
+/// What `--save` writes is the same machine.
+#[test]
+fn topo_saves_a_file_of_the_same_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("saved.toml").display().to_string();
+    let classes = |args: &[&str]| {
+        let json = topo(&[args, &["--no-predict", "--json", "-"]].concat()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let rows = json["results"].as_array().unwrap().iter();
+        let text = |r: &serde_json::Value, f: &str| r[f].as_str().unwrap_or_default().to_owned();
+        let rows = rows.map(|r| (text(r, "gpu"), text(r, "nic"), text(r, "class")));
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort();
+        rows
+    };
+    for source in [
+        &["--from", &captured("esc8000a-e13p.lspci")][..],
+        &["--from", &captured("esc8000a-e12.lspci"), "--from", &captured("esc8000a-e12.tree")],
+        &["dgx-h100"],
+        &["epyc-2s"],
+    ] {
+        let text = topo(&[source, &["--no-predict", "--save", "-"]].concat()).unwrap();
+        std::fs::write(&saved, &text).unwrap();
+        let (own, captured) = (classes(&[&saved]), classes(source));
+        assert_eq!(own.len(), captured.len());
+        for (own, captured) in own.iter().zip(&captured) {
+            assert_eq!((&own.0, &own.1), (&captured.0, &captured.1));
+            // A capture may leave open which of two classes a pair has: `NODE|SYS`.
+            assert!(captured.2.split('|').any(|class| class == own.2), "{own:?} {captured:?}");
+        }
+        // A link that the capture does not show is an assumed one in the file.
+        let again = topo(&[&saved, "--no-predict", "--save", "-"]).unwrap();
+        std::fs::write(&saved, &again).unwrap();
+        assert_eq!(topo(&[&saved, "--no-predict", "--save", "-"]).unwrap(), again);
+    }
+}
+
 #[test]
 fn topo_warns_of_the_collapse_and_draws_loads() {
     let file = captured("esc8000a-e13p.lspci");
@@ -306,23 +343,52 @@ fn topo_load_has_the_root_complexes_and_says_what_is_no_flow() {
 #[test]
 fn topo_takes_what_link_measured() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/link-h200.json");
-    let told = topo(&["same-switch", "--measured", root]).unwrap();
-    assert!(told.contains("measured, not moved: sm_ns 85.5662"), "{told}");
-    let fitted = told.lines().find(|l| l.starts_with("fitted: ")).unwrap();
-    assert!(!fitted.contains("gpu_port_ns") && fitted.contains("post_ns 62"), "{told}");
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("again.json");
-    let (again, path) = (file.display().to_string(), file.to_str().unwrap());
-    let args = ["link", "--measured", root, "--json", path];
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let with = |name: &str, gpu: &str| {
+        topo(&[name, "--save", &at("machine.toml")]).unwrap();
+        let text = std::fs::read_to_string(at("machine.toml")).unwrap();
+        std::fs::write(at("machine.toml"), text.replace("\"H100\"", gpu)).unwrap();
+        at("machine.toml")
+    };
+    let machine = with("two-root-complexes", "\"GH100 [H200 SXM 141GB]\"");
+    let told = topo(&[&machine, "--measured", root, "--save", &at("own.toml")]).unwrap();
+    let is_right = |told: &str| {
+        assert!(told.contains("measured, not moved: sm_ns 85.5662"), "{told}");
+        let fitted = told.lines().find(|l| l.starts_with("fitted: ")).unwrap();
+        assert!(!fitted.contains("gpu_port_ns") && fitted.contains("post_ns 62"), "{told}");
+    };
+    is_right(&told);
+    // The machine's own file has the values, for `topo` and for `sim`; the command comes before it.
+    let own = at("own.toml");
+    assert_eq!(topo(&[&own]).unwrap(), told);
+    let set = topo(&[&own, "--set", "gpu_port_ns=236"]).unwrap();
+    assert!(set.contains("measured, not moved: sm_ns 85.5662, nvlink_ns"), "{set}");
+    let all = |args: &[&str]| sim(&[&["--path", "pull", "--sizes", "64"], args].concat()).unwrap();
+    let [plain, given] = [&machine, &own].map(|file| all(&["--topology", file]));
+    let set = ["--set", "gpu_port_ns=236.18760585784912"];
+    assert!(plain != given, "{given}");
+    assert!(all(&[&["--topology", &machine][..], &set].concat()) != plain);
+    let bad = std::fs::read_to_string(&own).unwrap().replace("sm_ns = 8", "sm_ns = 800000");
+    std::fs::write(at("bad.toml"), bad).unwrap();
+    let error = topo(&[&at("bad.toml")]).unwrap_err();
+    assert!(error.contains("measured: sm_ns: 800000") && error.contains("line "), "{error}");
+    let args = ["link", "--measured", root, "--json", &at("again.json")];
     let done =
         std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(args).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     // Read and found good: what is refused is the topology.
-    let other = topo(&["desktop", "--measured", &again]).unwrap_err();
-    assert!(other.contains("measured on Gen5 x16, MPS 256; no GPU here has that link"), "{other}");
-    // Of another machine, or no result at all.
-    let other = topo(&["desktop", "--measured", root]).unwrap_err();
-    assert!(other.contains("measured on Gen5 x16, MPS 256; no GPU here has that link"), "{other}");
+    for result in [root, &at("again.json")] {
+        let other = topo(&["two-root-complexes", "--measured", result]).unwrap_err();
+        assert!(
+            other.contains("measured on \"NVIDIA H200\"; the GPUs here are \"H100\""),
+            "{other}"
+        );
+        let slow = with("desktop", "\"\"");
+        let other = topo(&[&slow, "--measured", result]).unwrap_err();
+        let no_link = "measured on Gen5 x16, MPS 256; no GPU here has that link";
+        assert!(other.contains(no_link), "{other}");
+    }
     for (name, reason) in [("/dev/zero", "more than 67108864 bytes"), ("/nowhere", "/nowhere: ")] {
         let error = topo(&["same-switch", "--measured", name]).unwrap_err();
         assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
@@ -478,6 +544,10 @@ fn sim_flows_share_links_and_warn_of_collapses() {
     let run = |flows: &str| sim(&["--topology", root, "--flows", flows]);
     let text = run("gpu0>gpu2,gpu1>gpu6").unwrap();
     assert!(text.contains("collapse to 2.7 GB/s") && text.contains("round 2"), "{text}");
+    let dgx = ["--topology", "dgx-h100", "--flows", "gpu0>nic0,gpu1>nic0", "--message", "8"];
+    let small = sim(&[&dgx[..], &["--in-flight", "64"]].concat()).unwrap();
+    assert!(small.contains("messages_per_us 3"), "{small}");
+    assert!(sim(&[&dgx[..4], &["--message", "2MiB"]].concat()).unwrap_err().contains("1 MiB"));
     let reads = run("gpu2<gpu0,gpu6<gpu1").unwrap();
     assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));
@@ -505,8 +575,9 @@ fn sim_what_if_is_a_table_a_plot_and_json() {
     for (args, reason) in [
         (&["--what", "speed=1"][..], "--what \"speed\": no such number; there are mrrs, mps"),
         (&["--what", "mrrs=300"], "--what mrrs=300: no topology has it"),
-        (&["--what", "tags=1..512,mrrs=128..4096,acs=on|off"], "120 combinations: at most 64"),
+        (&["--what", "tags=1..512,mrrs=128..4096,acs=on|off"], "more than 64 combinations"),
         (&["--what", "acs=on|off", "--svg", "-"], "no number of several values"),
+        (&["--what", "tags=8|9,p2p_reads=off,acs=on", "--svg", "-"], "nothing to draw"),
         (&["--what", "tags=8|9", "--svg", "-", "--json", "-"], "one result fits"),
         (&["--svg", "-"], "--what"),
     ] {
@@ -526,6 +597,35 @@ fn sim_losses_say_why() {
     assert!(text.contains("the fence before the doorbell"), "{text}");
 }
 
+/// Four executors at once, each set of flows moves what it should.
+fn together_on_the_host_executor() {
+    let run = |args: &[&str]| {
+        let command = [&["link", "--together"], args].concat();
+        std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(command).output().unwrap()
+    };
+    let output = run(&["host,host,host,host", "--json", "-"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let most = rows.iter().filter_map(|r| r["flows"].as_u64()).max();
+    assert!(most == Some(8) && rows.iter().all(|r| r["verified"] == true), "{rows:?}");
+    let rate = |r: &serde_json::Value| r["measured"].as_f64().unwrap() > 0.0;
+    assert!(rows.iter().all(rate) && rows.iter().all(|r| r["model"].is_null()));
+    let text = String::from_utf8(run(&["host,host"]).stdout).unwrap();
+    assert!(text.contains("GPU 0 stores to GPU 1") && text.contains("host memory: "), "{text}");
+    for (args, reason) in [
+        (&["0,0"][..], "0 stands twice"),
+        (&["x"], "x"),
+        (&["host,"], "is no device"),
+        (&["host", "--topology", "/nowhere"], "/nowhere"),
+        (&["host", "--gpu", "0"], "cannot be used with"),
+    ] {
+        let output = run(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(reason) && output.status.code() != Some(0), "{args:?}: {error}");
+    }
+}
+
 /// Kernels on CPU threads, two executors: every kind of row moves what it should.
 #[test]
 fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
@@ -537,6 +637,7 @@ fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(json["meta"]["notes"][0].as_str().unwrap().contains("no link's"));
+    together_on_the_host_executor();
     assert_eq!(json["meta"]["calibration"], serde_json::json!([]));
     let rows = json["results"].as_array().unwrap();
     for kind in ["stream", "burst", "latency", "fence.sys", "fence.gpu", "round-trip"] {

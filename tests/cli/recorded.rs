@@ -83,7 +83,10 @@ impl Recorded {
             "what" => self.what = rest.into(),
             "source" => self.source = rest.into(),
             "base" => {
+                // The rest is the base's; what it is and where it comes from is its own.
+                let own = (self.what.clone(), self.source.clone());
                 self.add(rest);
+                (self.what, self.source) = own;
                 self.expected.clear();
             }
             "expect" => {
@@ -178,11 +181,7 @@ impl Recorded {
 
     /// Writes the tree below `root`.
     pub fn write(&self, root: &Path) {
-        let mut files: BTreeMap<String, Vec<u8>> = self
-            .files
-            .iter()
-            .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
-            .collect();
+        let mut files = BTreeMap::new();
         let mut links = self.links.clone();
         for (address, own) in &self.pci {
             let place = self.places.get(address).unwrap_or_else(|| panic!("{address}: no place"));
@@ -198,6 +197,9 @@ impl Recorded {
         for (name, own) in &self.nets {
             net(&format!("sys/class/net/{name}"), own, &mut files);
         }
+        // What `file` says goes before what others make of it.
+        let own = self.files.iter();
+        files.extend(own.map(|(path, text)| (path.clone(), text.clone().into_bytes())));
         if !self.env.is_empty() {
             files.insert("env".into(), self.env.join("\n").into_bytes());
         }
@@ -234,6 +236,9 @@ fn number(text: &str) -> u64 {
 fn config(own: &Fields) -> Vec<u8> {
     let get = |key: &str| own.get(key).map(|v| number(v));
     let mut config = vec![0u8; 4096];
+    if own.contains_key("dead") {
+        return vec![0xff; 4096];
+    }
     if let Some((first, last)) = own.get("buses").and_then(|b| b.split_once('-')) {
         config[0x0e] = 1;
         config[0x19] = u8::from_str_radix(first, 16).unwrap();
@@ -257,6 +262,10 @@ fn config(own: &Fields) -> Vec<u8> {
         config[0x100] = 0x0d;
         config[0x102] = 1;
         config[0x106] = control as u8;
+    }
+    // ATS, enabled.
+    if own.contains_key("ats") {
+        (config[0x100], config[0x102], config[0x107]) = (0x0f, 1, 0x80);
     }
     config.truncate(get("config").unwrap_or(4096) as usize);
     config
@@ -285,12 +294,27 @@ fn function(
                 file(&format!("{which}_link_width"), width.into());
             }
             "bar1" => {
-                let mib = number(value);
-                let end = (1u64 << 40) + (mib << 20) - 1;
-                file(
-                    "resource",
-                    format!("0x0 0xffffff 0x40200\n0x{:x} 0x{end:x} 0x14220c", 1u64 << 40),
-                );
+                let bar = |at: u64, mib: u64, flags: u32| {
+                    format!("0x{at:x} 0x{:x} 0x{flags:x}", at + (mib << 20) - 1)
+                };
+                let large = bar(1 << 40, number(value), 0x14220c);
+                // `bar0=64`: BAR 0 of 64 bits, as an H100 has it, moves BAR 1 by one line.
+                let lines = match own.get("bar0").map(String::as_str) {
+                    Some("64") => [
+                        &bar(1 << 42, 16, 0x14220c),
+                        "0x0 0x0 0x0",
+                        &large,
+                        "0x0 0x0 0x0",
+                        &bar(1 << 43, 32, 0x14220c),
+                        "0x0 0x0 0x0",
+                    ]
+                    .join("\n"),
+                    _ => [&bar(1 << 30, 16, 0x40200), &large, "0x0 0x0 0x0"].join("\n"),
+                };
+                file("resource", lines);
+            }
+            "physfn" => {
+                links.insert(format!("{dir}/physfn"), format!("../{value}"));
             }
             "driver" => {
                 links.insert(format!("{dir}/driver"), format!("../drivers/{value}"));
@@ -324,7 +348,7 @@ fn device(number: usize, name: &str, own: &Fields, files: &mut BTreeMap<String, 
         let driver = own.get("driver").map_or("mlx5_core", String::as_str);
         file(format!("{dir}/device/uevent"), &format!("DRIVER={driver}\nPCI_SLOT_NAME={at}"));
     }
-    file(format!("{dir}/node_type"), "1: CA");
+    file(format!("{dir}/node_type"), own.get("type").map_or("1: CA", String::as_str));
     file(format!("sys/class/infiniband_verbs/uverbs{number}/ibdev"), name);
     file(format!("dev/infiniband/uverbs{number}"), "");
 }

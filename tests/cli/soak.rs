@@ -64,6 +64,42 @@ fn a_device_may_end_anywhere_in_a_wait() {
     }
 }
 
+fn is_clean(seed: &str, round: &str) {
+    let output = soak(&["--seed", seed, "--round", round]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+}
+
+/// In these rounds a script drops the CQE of a receive, whose immediate nobody is told of: one between others, the last,
+/// one that an adversary has put off.
+#[test]
+fn an_immediate_whose_cqe_is_dropped_does_not_come() {
+    for (seed, round) in [("202", "130"), ("203", "636"), ("204", "1029"), ("104", "334")] {
+        is_clean(seed, round);
+    }
+}
+
+/// A put over tcp gives up: its stream is behind a kernel that waits for a queue pair that a script has ended. The
+/// connection itself goes on.
+#[test]
+fn no_fault_ends_a_tcp_connection_and_its_stream_is_waited_for() {
+    is_clean("201", "2481");
+}
+
+/// A put of many slots loses the CQE that would give it room and gives up; an atomic that is queued behind it needs no
+/// slot, and is carried out.
+#[test]
+fn a_call_that_gave_up_is_not_told_of_by_those_behind_it() {
+    is_clean("303", "891");
+}
+
+/// A script ends the device, in one of five tries while a connection that was reset is made again.
+#[test]
+fn a_device_may_end_within_a_reset() {
+    for _ in 0..15 {
+        is_clean("205", "241");
+    }
+}
+
 #[test]
 fn a_round_is_made_of_the_same_each_time() {
     let listed = |seed: &str| {

@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
-use bellpush::pcie::sim::{Flow, Move, Params, SimError, schedule, simulate_flows, warnings};
+use bellpush::pcie::sim::{
+    Flow, Move, Params, SimError, schedule, simulate_flows, simulate_messages, warnings,
+};
 use bellpush::pcie::topology::{Kind, Topology};
 use serde_json::{Value, json};
 
@@ -52,14 +54,25 @@ fn refused(topology: &Topology, flows: &[Flow], error: SimError) -> String {
     by.unwrap_or_else(|| error.to_string())
 }
 
-/// A row for each flow, then what is to be said about them together.
-pub fn rows(topology: &Topology, params: &Params, texts: &[String]) -> Result<Vec<Value>> {
+/// A row for each flow, then what is to be said about them together: of streams, or of `messages` of
+/// so many bytes, so many of a flow at once.
+pub fn rows(
+    topology: &Topology,
+    params: &Params,
+    texts: &[String],
+    messages: Option<(u32, u32)>,
+) -> Result<Vec<Value>> {
     if texts.len() > MOST {
         return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
     }
     let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
-    let rates = simulate_flows(topology, params, &flows)
-        .map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?;
+    let rates = match messages {
+        None => simulate_flows(topology, params, &flows),
+        Some(messages) => simulate_messages(topology, params, &flows, messages),
+    };
+    let per_us = |rate: f64| messages.map(|(bytes, _)| 1000.0 * rate / f64::from(bytes));
+    let rates =
+        rates.map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?;
     let mut rows: Vec<Value> = texts
         .iter()
         .zip(&flows)
@@ -75,13 +88,15 @@ pub fn rows(topology: &Topology, params: &Params, texts: &[String]) -> Result<Ve
             }
             json!({
                 "topology": topology.name, "flow": text, "class": way.class,
-                "gb_per_s": rate, "way": way.text(topology),
+                "gb_per_s": rate, "messages_per_us": per_us(*rate), "way": way.text(topology),
                 "note": notes.join("; "),
             })
         })
         .collect();
+    let sum = rates.iter().sum::<f64>();
     rows.push(json!({
-        "topology": topology.name, "flow": "all together", "gb_per_s": rates.iter().sum::<f64>(),
+        "topology": topology.name, "flow": "all together", "gb_per_s": sum,
+        "messages_per_us": per_us(sum),
     }));
     let told = warnings(topology, &flows);
     rows.extend(told.iter().map(|w| json!({ "topology": topology.name, "warning": w })));
@@ -105,7 +120,7 @@ mod tests {
 
     fn run(flows: &[&str]) -> Result<Vec<Value>> {
         let texts: Vec<String> = flows.iter().map(|f| (*f).to_owned()).collect();
-        rows(&from_toml(MACHINE).unwrap(), &Params::default(), &texts)
+        rows(&from_toml(MACHINE).unwrap(), &Params::default(), &texts, None)
     }
 
     #[test]

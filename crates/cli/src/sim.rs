@@ -63,6 +63,10 @@ pub struct SimArgs {
     /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
     flows: Vec<String>,
+    /// Messages of this size in place of streams, as many of a flow at once as --in-flight says:
+    /// a NIC takes them one by one, every nic_message_ns
+    #[arg(long, value_name = "BYTES", requires = "flows")]
+    message: Option<String>,
     /// Simulate every combination of values beside the topology as it is, such as
     /// mrrs=512..4096,acs=on|off,tags=64|512: `..` doubles; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows", "report"])]
@@ -119,6 +123,18 @@ pub fn params(sets: &[String]) -> Result<Params> {
     Ok(params)
 }
 
+/// Parameters for a topology: those that were measured on it, unless the command sets them.
+pub fn params_of(sets: &[String], topology: &Topology) -> Result<Params> {
+    let mut all = params(sets)?;
+    for &(name, value) in topology.measured() {
+        let is_set = sets.iter().any(|set| set.split_once('=').is_some_and(|s| s.0 == name));
+        if let Some(own) = all.get_mut(name).filter(|_| !is_set) {
+            *own = value;
+        }
+    }
+    Ok(all)
+}
+
 fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
     match wanted {
         Some(id) => topology
@@ -160,6 +176,12 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
+    let messages = match args.message.as_deref().map(parse_size).transpose()? {
+        Some(bytes) if !(1..=1 << 20).contains(&bytes) => {
+            return Err(format!("--message {bytes}: from 1 B to 1 MiB").into());
+        }
+        bytes => bytes.map(|bytes| (bytes, args.in_flight)),
+    };
     let sizes: Vec<u32> = args.sizes.iter().map(|s| parse_size(s)).collect::<Result<_>>()?;
     let mut paths = Vec::new();
     for name in &args.path {
@@ -180,8 +202,9 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut swept: Vec<Swept> = Vec::new();
     for name in &names {
         let topology = values::topology(name)?;
+        let params = params_of(&args.set, &topology)?;
         if !args.flows.is_empty() {
-            results.extend(flows::rows(&topology, &params, &args.flows)?);
+            results.extend(flows::rows(&topology, &params, &args.flows, messages)?);
             continue;
         }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;

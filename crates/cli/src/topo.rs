@@ -16,7 +16,8 @@ use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{NicModel, Origins};
 use bellpush::pcie::topology::{
     Assigned, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign, assign_topology, compare,
-    loads, matrix_text, survey_text, to_svg_loaded, to_text, to_tree, unknowns, write_fans,
+    loads, matrix_text, survey_text, to_svg_loaded, to_text, to_toml, to_tree, unknowns,
+    write_fans,
 };
 use serde_json::{Value, json};
 
@@ -53,8 +54,12 @@ pub struct TopoArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// Result of `bellpush link --json` on this machine: what was fitted to it counts as measured
-    #[arg(long, value_name = "FILE", conflicts_with = "no_predict")]
+    #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
+    /// Write the topology to this TOML file, or to standard output with `-`: to be edited and given
+    /// to `topo` and `sim`, with what --measured found
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// Load of the links: `all-reduce`, `all-to-all`, or pairs such as `gpu0>nic0,gpu1>nic1`
     #[arg(long, value_name = "WORKLOAD")]
     load: Option<String>,
@@ -83,15 +88,11 @@ fn basis(args: &TopoArgs, topology: &Topology) -> Result<Basis, Box<dyn std::err
             NicModel::by_default(nics.first().map_or("", |&n| &topology.node(n).model))
         }
     };
-    let mut params = crate::sim::params(&args.set)?;
+    let params = crate::sim::params_of(&args.set, topology)?;
     let mut origins = Origins::default();
+    topology.measured().iter().for_each(|(name, _)| origins.set(name, Origin::Measured));
     for name in args.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0) {
         origins.set(name, Origin::Read);
-    }
-    if let Some(path) = &args.measured {
-        let measured = measured::read(path)?;
-        measured.check(path, topology)?;
-        measured.apply(&mut params, &mut origins);
     }
     Ok(Basis { nic, why: why.to_owned(), params, origins })
 }
@@ -210,10 +211,20 @@ pub fn run_to(
         let given = args.socket_gb_per_s;
         return Err(format!("--socket-gb-per-s {given}: must be more than 0").into());
     }
-    let places = [("--svg", &args.svg), ("--html", &args.html), ("--json", &args.json)];
+    let places = [
+        ("--svg", &args.svg),
+        ("--html", &args.html),
+        ("--json", &args.json),
+        ("--save", &args.save),
+    ];
     let taken = values::check_places(&places)?;
     let source = Source::read(args)?;
-    let topology = source.topology(args)?;
+    let mut topology = source.topology(args)?;
+    if let Some(path) = &args.measured {
+        let measured = measured::read(path)?;
+        measured.check(path, &topology)?;
+        measured.put(&mut topology);
+    }
     let pairs = assigned(&source, &topology);
     let basis = basis(args, &topology)?;
     let advice = if args.no_predict { All::default() } else { All::new(&topology, &pairs, &basis) };
@@ -231,6 +242,9 @@ pub fn run_to(
     if let Some(path) = &args.html {
         let page = page::html(&topology, args.load.as_deref(), &loaded, &text);
         values::put(path, &(page + "\n"), out)?;
+    }
+    if let Some(path) = &args.save {
+        values::put(path, &to_toml(&topology), out)?;
     }
     if let Some(path) = &args.json {
         let results = rows_json(&source, &topology, &pairs, &advice);

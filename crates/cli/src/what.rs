@@ -139,6 +139,9 @@ impl Answer {
             }
         }
         let mut remarks = vec![format!("{largest} B, {in_flight} in flight; the model's numbers.")];
+        if lines.is_empty() {
+            return Err("--svg: nothing to draw: no path of these exists with these values".into());
+        }
         if lines.len() > MOST_LINES {
             remarks.push(format!("The first {MOST_LINES} of {} lines.", lines.len()));
             lines.truncate(MOST_LINES);

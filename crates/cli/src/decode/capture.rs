@@ -10,8 +10,8 @@ pub struct Captured<'a> {
     pub number: u64,
     /// When, in ns since 1970.
     pub at_ns: u64,
-    /// What it begins with; `None` for a link type that carries no IP that is known here.
-    pub link: Option<Link>,
+    /// What it begins with, or the link type of one that is not known here.
+    pub link: Result<Link, u32>,
     /// Its bytes.
     pub bytes: &'a [u8],
     /// Whether the capture has a part of them only.
@@ -19,14 +19,14 @@ pub struct Captured<'a> {
 }
 
 /// What a link type's packets begin with (the tcpdump group's list).
-fn link_of(code: u32) -> Option<Link> {
-    Some(match code {
+fn link_of(code: u32) -> Result<Link, u32> {
+    Ok(match code {
         1 => Link::Ethernet,
         12 | 14 | 101 | 228 | 229 => Link::Ip,
-        0 | 108 => Link::Skip(4), // BSD loopback
-        113 => Link::Skip(16),    // Linux cooked
-        276 => Link::Skip(20),    // Linux cooked, version 2
-        _ => return None,
+        0 | 108 => Link::Loopback,
+        113 => Link::Cooked,
+        276 => Link::Cooked2,
+        _ => return Err(code),
     })
 }
 
@@ -46,6 +46,11 @@ impl Order {
         Some(if self.big { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
     }
 
+    fn i64(self, bytes: &[u8], at: usize) -> Option<i64> {
+        let word: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
+        Some(if self.big { i64::from_be_bytes(word) } else { i64::from_le_bytes(word) })
+    }
+
     fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let word: [u8; 2] = bytes.get(at..at + 2)?.try_into().ok()?;
         Some(if self.big { u16::from_be_bytes(word) } else { u16::from_le_bytes(word) })
@@ -54,6 +59,8 @@ impl Order {
 
 const MAGIC_US: u32 = 0xa1b2_c3d4;
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
+/// Of an old Linux, whose packets' headers have an interface and a protocol, too.
+const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
@@ -68,8 +75,8 @@ pub fn packets(
     let order = |big| Order { big };
     for big in [false, true] {
         match order(big).u32(bytes, 0) {
-            Some(magic @ (MAGIC_US | MAGIC_NS)) => {
-                return classic(bytes, order(big), magic == MAGIC_NS, each);
+            Some(magic @ (MAGIC_US | MAGIC_NS | MAGIC_MODIFIED)) => {
+                return classic(bytes, order(big), magic, each);
             }
             Some(SECTION) => return next_generation(bytes, each),
             _ => {}
@@ -81,11 +88,13 @@ pub fn packets(
 fn classic(
     bytes: &[u8],
     order: Order,
-    ns: bool,
+    magic: u32,
     each: &mut dyn FnMut(Captured<'_>) -> bool,
 ) -> Result<(), DecodeError> {
     let kind = order.u32(bytes, 20).ok_or_else(|| wrong(0, "the header has 24 bytes"))?;
     let link = link_of(kind & 0xffff);
+    let unit = if magic == MAGIC_NS { 1 } else { 1000 };
+    let head_bytes = if magic == MAGIC_MODIFIED { 24 } else { 16 };
     let (mut at, mut number) = (24, 0);
     while at < bytes.len() {
         let word = |i: usize| order.u32(bytes, at + i * 4);
@@ -93,13 +102,13 @@ fn classic(
         let (Some(s), Some(fraction), Some(len), Some(whole)) = head else {
             return Err(wrong(at, "the file ends within a packet's header"));
         };
-        let begin = at + 16;
+        let begin = at + head_bytes;
         let packet = begin.checked_add(len as usize).and_then(|end| bytes.get(begin..end));
         let Some(packet) = packet else {
             return Err(wrong(at, format!("a packet of {len} bytes passes the file's end")));
         };
         number += 1;
-        let at_ns = u64::from(s) * 1_000_000_000 + u64::from(fraction) * if ns { 1 } else { 1000 };
+        let at_ns = u64::from(s) * 1_000_000_000 + u64::from(fraction) * unit;
         let cut = whole > len;
         if !each(Captured { number, at_ns, link, bytes: packet, cut }) {
             return Ok(());
@@ -112,10 +121,12 @@ fn classic(
 /// An interface of a pcapng section.
 #[derive(Clone, Copy)]
 struct Interface {
-    link: Option<Link>,
+    link: Result<Link, u32>,
     snaplen: u32,
     /// Units of a time stamp in a second.
     per_second: u64,
+    /// Seconds that a time stamp is behind.
+    offset: i64,
 }
 
 /// Most interfaces of a section.
@@ -171,7 +182,7 @@ fn next_generation(
 fn interface(order: Order, body: &[u8]) -> Option<Interface> {
     let link = link_of(order.u16(body, 0)?.into());
     let snaplen = order.u32(body, 4)?;
-    let (mut at, mut per_second) = (8, 1_000_000);
+    let (mut at, mut per_second, mut offset) = (8, 1_000_000, 0);
     while let (Some(code), Some(len)) = (order.u16(body, at), order.u16(body, at + 2)) {
         if code == 0 {
             break;
@@ -185,9 +196,13 @@ fn interface(order: Order, body: &[u8]) -> Option<Interface> {
             let base: u64 = if resolution & 0x80 != 0 { 2 } else { 10 };
             per_second = base.checked_pow(power).unwrap_or(u64::MAX);
         }
+        // if_tsoffset
+        if code == 14 && len == 8 {
+            offset = order.i64(body, at + 4).unwrap_or(0);
+        }
         at += 4 + usize::from(len).next_multiple_of(4);
     }
-    Some(Interface { link, snaplen, per_second })
+    Some(Interface { link, snaplen, per_second, offset })
 }
 
 fn enhanced<'a>(order: Order, body: &'a [u8], interfaces: &[Interface]) -> Option<Captured<'a>> {
@@ -197,7 +212,8 @@ fn enhanced<'a>(order: Order, body: &'a [u8], interfaces: &[Interface]) -> Optio
     let (len, whole) = (word(3)?, word(4)?);
     let bytes = body.get(20..20_usize.checked_add(len as usize)?)?;
     let at_ns = u128::from(stamp) * 1_000_000_000 / u128::from(of.per_second);
-    Some(Captured { number: 0, at_ns: at_ns as u64, link: of.link, bytes, cut: whole > len })
+    let at_ns = (at_ns as u64).wrapping_add_signed(of.offset.wrapping_mul(1_000_000_000));
+    Some(Captured { number: 0, at_ns, link: of.link, bytes, cut: whole > len })
 }
 
 fn simple<'a>(order: Order, body: &'a [u8], of: Option<&Interface>) -> Option<Captured<'a>> {

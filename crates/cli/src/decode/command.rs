@@ -47,9 +47,12 @@ pub struct DecodeArgs {
     /// Queue that WQEs are of [default: a send queue, which one their segments tell]
     #[arg(long, value_name = "QUEUE")]
     qp: Option<QueueType>,
-    /// Bytes of a CQE in its ring
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["64", "128"])]
-    cqe_bytes: String,
+    /// Bytes of a WQE of a receive queue [default: all that there are, one WQE]
+    #[arg(long, value_name = "BYTES", value_parser = stride)]
+    stride: Option<usize>,
+    /// Bytes of a CQE in its ring [default: 64]
+    #[arg(long, value_name = "BYTES", value_parser = ["64", "128"])]
+    cqe_bytes: Option<String>,
     /// WQEs or CQEs have signatures: check them
     #[arg(long)]
     signed: bool,
@@ -73,6 +76,15 @@ pub struct DecodeArgs {
     json: bool,
 }
 
+/// Bytes of a WQE of a receive queue: a power of two of data segments of 16.
+fn stride(text: &str) -> Result<usize, String> {
+    let bytes = number(text)? as usize;
+    match bytes.is_power_of_two() && (16..=4096).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err("a power of two from 16 to 4096".into()),
+    }
+}
+
 /// A number, in hex with 0x.
 fn number(text: &str) -> Result<u32, String> {
     match text.strip_prefix("0x") {
@@ -91,6 +103,50 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
 }
 
 impl DecodeArgs {
+    /// Refuses options that would change nothing: who gives one expects something of it.
+    fn check(&self) -> Result<(), CliError> {
+        let kind = self.what;
+        let receives = matches!(self.qp, Some(QueueType::Recv | QueueType::Srq));
+        let in_memory = !matches!(kind, Kind::Pcap | Kind::Record);
+        let (wqe, cqe) = (kind == Kind::Wqe, kind == Kind::Cqe);
+        let (doorbell, dbr) = (kind == Kind::Doorbell, kind == Kind::Dbr);
+        let sends = wqe && !receives;
+        let used = [
+            ("--hex", self.hex, in_memory, "bytes of memory and packets"),
+            ("--binary", self.binary, in_memory, "bytes of memory and packets"),
+            ("--host-words", self.host_words, in_memory && !self.binary, "hex"),
+            ("--wqe-index", self.wqe_index.is_some(), sends || cqe, "WQEs to send and CQEs"),
+            ("--queue-log", self.queue_log.is_some(), sends || cqe, "WQEs to send and CQEs"),
+            ("--qp", self.qp.is_some(), wqe, "WQEs"),
+            ("--stride", self.stride.is_some(), wqe && receives, "WQEs with --qp recv or srq"),
+            ("--cqe-bytes", self.cqe_bytes.is_some(), cqe, "CQEs"),
+            (
+                "--signed",
+                self.signed,
+                sends || cqe || kind == Kind::Record,
+                "WQEs to send, CQEs and recordings",
+            ),
+            ("--cq", self.cq, doorbell || dbr, "doorbells and their records"),
+            (
+                "--sq",
+                self.sq.is_some(),
+                (doorbell || dbr) && !self.cq,
+                "doorbells and records of a queue pair",
+            ),
+            ("--dbr", self.dbr.is_some(), doorbell, "doorbells"),
+            ("--link", self.link.is_some(), kind == Kind::Packet, "packets without a capture"),
+        ];
+        if let Some((name, .., of)) = used.iter().find(|(_, given, takes, _)| *given && !takes) {
+            let what = format!("{name} is for {of} only");
+            return Err(CliError::new(what, "leave it out, or see 'bellpush decode --help'"));
+        }
+        if cqe && self.wqe_index.is_some() != self.queue_log.is_some() {
+            let what = "a CQE's lap needs both --wqe-index and --queue-log";
+            return Err(CliError::new(what, "give both, or none"));
+        }
+        Ok(())
+    }
+
     fn options(&self) -> Result<Options, CliError> {
         let form = match (self.hex, self.binary) {
             (true, _) => Form::Hex,
@@ -103,7 +159,8 @@ impl DecodeArgs {
             index: self.wqe_index,
             queue_log: self.queue_log,
             queue: self.qp.unwrap_or(QueueType::Guess),
-            cqe_bytes: if self.cqe_bytes == "128" { 128 } else { 64 },
+            stride: self.stride,
+            cqe_bytes: if self.cqe_bytes.as_deref() == Some("128") { 128 } else { 64 },
             signed: self.signed,
             cq: self.cq,
             link: self.link.unwrap_or(Link::Guess),
@@ -119,17 +176,18 @@ impl DecodeArgs {
         if let (Some(sq), Some(path)) = (&sq, &self.sq) {
             is_queue(sq).map_err(|e| unread(format!("{}: {e}", path.display())))?;
         }
-        let record = self.dbr.as_deref().map(other).transpose()?;
-        let of = |bytes: Vec<u8>| {
-            <[u8; 8]>::try_from(bytes).map_err(|bytes| {
-                unread(format!("{} bytes are no doorbell record of 8", bytes.len()))
+        let record = |path: &Path| {
+            <[u8; 8]>::try_from(other(path)?).map_err(|bytes| {
+                let what = format!("{} bytes are no doorbell record of 8", bytes.len());
+                unread(format!("{}: {what}", path.display()))
             })
         };
-        Ok(Options { sq, record: record.map(of).transpose()?, ..plain })
+        Ok(Options { sq, record: self.dbr.as_deref().map(record).transpose()?, ..plain })
     }
 }
 
 pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
+    args.check()?;
     let options = args.options()?;
     let kind = args.what;
     let is_file = matches!(kind, Kind::Pcap | Kind::Record);

@@ -1,51 +1,50 @@
 //! CQEs.
 
 use bellpush::wire::cqe::{CQE_BYTES, Cqe, CqeOpcode, Syndrome, owner_bit};
-use bellpush::wire::fields::{CQE, CQE_ERROR};
+use bellpush::wire::fields::{CQE, CQE_ERROR, CQE_SIG_ERR};
 use bellpush::wire::tm::Told;
 
 use super::Options;
 use super::item::Item;
-use super::names::{cqe_opcode, wqe_opcode, wqe_opcode_or_code};
+use super::names::{cqe_opcode, signature_error, wqe_opcode, wqe_opcode_or_code};
 use super::syndrome;
 
 /// Where an entry is in its ring: its index, and the ring's entries.
 pub(super) type Place = Option<(u64, u64)>;
 
+/// Opcode of a signature error, which the software NIC does not report.
+const SIG_ERR: u8 = 0xc;
+
 /// An entry of 64 bytes.
 pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: bool) -> Item {
     let mut item = Item::new("cqe", at);
-    let owner = bytes[63] & 1;
-    let Ok(cqe) = Cqe::parse(bytes) else {
-        let code = bytes[63] >> 4;
-        item.summary = format!("CQE opcode {code:#x}");
-        item.part(&CQE, bytes, 0);
-        item.wrong(0x3f, format!("CQE opcode {code:#x} is not known"));
-        return item;
-    };
-    if cqe.opcode == CqeOpcode::Invalid {
-        item.summary = "INVALID: no CQE has been written here".into();
-        return item;
-    }
-    let layout = if cqe.opcode.is_error() { &CQE_ERROR } else { &CQE };
-    item.part(layout, bytes, 0);
-    item.summary = summary(&cqe);
-    if let Some((index, entries)) = place.filter(|(_, entries)| *entries > 0) {
-        let entries = u32::try_from(entries).unwrap_or(u32::MAX);
-        let due = owner_bit(index, entries);
-        if owner != due {
-            item.wrong(
-                0x3f,
-                format!(
-                    "owner is {owner}, where entry {index} of a ring of {entries} has {due} in this lap: the NIC has \
-                     not written it yet, and a poller must not take it"
-                ),
-            );
+    let parsed = Cqe::parse(bytes).ok();
+    match &parsed {
+        None if bytes[63] >> 4 == SIG_ERR => sig_err(&mut item, bytes),
+        None => {
+            let code = bytes[63] >> 4;
+            item.summary = format!("CQE opcode {code:#x}");
+            item.part(&CQE, bytes, 0);
+            item.wrong(0x3f, format!("CQE opcode {code:#x} is not known"));
+            return item;
+        }
+        Some(cqe) if cqe.opcode == CqeOpcode::Invalid => {
+            item.summary = "INVALID: no CQE has been written here".into();
+            return item;
+        }
+        Some(cqe) => {
+            match cqe.opcode.is_error() {
+                true => item.part(&CQE_ERROR, bytes, 0),
+                false => fields(&mut item, cqe, bytes),
+            }
+            item.summary = summary(cqe, format(bytes));
         }
     }
-    match cqe.opcode.is_error() {
-        true => error(&mut item, &cqe),
-        false => success(&mut item, &cqe, bytes),
+    owner(&mut item, bytes[63] & 1, place);
+    match &parsed {
+        Some(cqe) if cqe.opcode.is_error() => error(&mut item, cqe),
+        Some(cqe) => success(&mut item, cqe, bytes),
+        None => {}
     }
     let all = bytes.iter().fold(0, |sum, byte| sum ^ byte);
     if signed && all != 0xff {
@@ -58,7 +57,58 @@ pub(super) fn entry(at: String, bytes: &[u8; CQE_BYTES], place: Place, signed: b
     item
 }
 
-fn summary(cqe: &Cqe) -> String {
+/// Formats of what an entry carries beside its fields (PRM, "Completion Queue Entry Format").
+const DATA_32: u8 = 1;
+const DATA_64: u8 = 2;
+const COMPRESSED: u8 = 3;
+/// Most CQEs that a compressed one stands for (PRM, `cqe_compression_max_num`: 16 bits).
+const MOST_COMPRESSED: usize = 0xffff;
+
+fn format(bytes: &[u8; CQE_BYTES]) -> u8 {
+    bytes[63] >> 2 & 3
+}
+
+/// Where data take the place of fields, they are data.
+fn fields(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
+    if format(bytes) != DATA_32 {
+        return item.part(&CQE, bytes, 0);
+    }
+    item.bytes("data", 0, &bytes[..cqe.byte_cnt.min(32) as usize]);
+    let behind = CQE.fields.iter().filter(|field| field.at >= 32);
+    item.fields(CQE.name, behind, bytes, 0);
+}
+
+/// Is the owner bit that of the entry's lap?
+fn owner(item: &mut Item, owner: u8, place: Place) {
+    let Some((index, entries)) = place.filter(|(_, entries)| *entries > 0) else { return };
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    let due = owner_bit(index, entries);
+    if owner != due {
+        item.wrong(
+            0x3f,
+            format!(
+                "owner is {owner}, where entry {index} of a ring of {entries} has {due} in this lap: the NIC has \
+                 not written it yet, and a poller must not take it"
+            ),
+        );
+    }
+}
+
+/// Data and their protection do not agree (Linux, `mlx5_sig_err_cqe`).
+fn sig_err(item: &mut Item, bytes: &[u8; CQE_BYTES]) {
+    item.part(&CQE_SIG_ERR, bytes, 0);
+    let number = |name| CQE_SIG_ERR.number(name, bytes).unwrap_or(0);
+    let (mkey, at) = (number("mkey"), number("err_offset"));
+    let what = signature_error(number("syndrome"));
+    item.summary = format!("SIG_ERR, {what}, mkey {mkey:#x}, at byte {at} of the transfer");
+    item.note(
+        0x20,
+        "a signature error: the protection of a block (T10-DIF, CRC) is not what its data have; it says no more of \
+         a WQE, whose own CQE comes, too",
+    );
+}
+
+fn summary(cqe: &Cqe, format: u8) -> String {
     let name = cqe_opcode(cqe.opcode);
     let (qpn, counter) = (cqe.qpn.0, cqe.wqe_counter);
     if cqe.opcode.is_error() {
@@ -74,7 +124,8 @@ fn summary(cqe: &Cqe) -> String {
         CqeOpcode::Req => format!(" of {}", wqe_opcode_or_code(cqe.send_opcode)),
         _ => String::new(),
     };
-    format!("{name}{of}, QP {qpn:#x}, wqe_counter {counter}, {} bytes", cqe.byte_cnt)
+    let told = if format == COMPRESSED { "CQEs, compressed" } else { "bytes" };
+    format!("{name}{of}, QP {qpn:#x}, wqe_counter {counter}, {} {told}", cqe.byte_cnt)
 }
 
 fn error(item: &mut Item, cqe: &Cqe) {
@@ -94,20 +145,24 @@ fn error(item: &mut Item, cqe: &Cqe) {
 }
 
 fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
-    let format = bytes[63] >> 2 & 3;
+    let format = format(bytes);
     let room = match format {
-        1 => Some(32),
-        2 => Some(64),
+        DATA_32 => Some(32),
+        DATA_64 => Some(64),
         _ => None,
     };
     if let Some(room) = room.filter(|room| cqe.byte_cnt > *room) {
         let have = cqe.byte_cnt;
         item.wrong(0x2c, format!("byte_cnt is {have}, and data in the entry are at most {room}"));
     }
-    if format == 3 {
+    if format == COMPRESSED && cqe.byte_cnt as usize > MOST_COMPRESSED {
+        let count = cqe.byte_cnt;
+        item.wrong(0x2c, format!("{count} CQEs in a compressed one, which has at most 65535"));
+    }
+    if format == COMPRESSED {
         item.note(
             0x3f,
-            "a compressed CQE: byte_cnt is the number of mini-CQEs that follow, which are not decoded",
+            "a compressed CQE: it stands for byte_cnt of them, and their mini-CQEs follow, which are not decoded",
         );
         return;
     }
@@ -120,7 +175,7 @@ fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
     if let Some(tag) = &cqe.tag {
         item.note(0x28, format!("tag matching: {}, entry {}", told(tag.told), tag.index));
     }
-    if cqe.network.is_some() {
+    if cqe.network.is_some() && format != DATA_32 {
         item.note(0x18, format!("a datagram of queue pair {:#x}, with its GRH", cqe.source.0));
     }
 }
@@ -144,23 +199,68 @@ fn told(told: Told) -> &'static str {
 pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -> bool) -> bool {
     let size = options.cqe_bytes;
     let entries = options.queue_log.map(|log| 1_u64 << log);
-    for (i, slot) in bytes.chunks(size).enumerate() {
-        let at = format!("{:#x}", i * size);
+    let slots = bytes.len().div_ceil(size);
+    let mut i = 0;
+    while i < slots {
+        let slot = &bytes[i * size..bytes.len().min((i + 1) * size)];
         // Of 128 bytes the last 64 are the entry.
+        let at = format!("{:#x}", i * size + size - CQE_BYTES);
         let Some(last) = slot.last_chunk::<CQE_BYTES>().filter(|_| slot.len() == size) else {
-            let mut item = Item::new("cqe", at);
+            let mut item = Item::new("cqe", format!("{:#x}", i * size));
             item.summary = format!("{} bytes", slot.len());
             item.wrong(None, format!("{} bytes hold no CQE of {size}", slot.len()));
+            return each(item);
+        };
+        let unused = zeros(&bytes[i * size..], size);
+        if unused > 0 {
+            let mut item = Item::new("cqe", format!("{:#x}", i * size));
+            item.summary = format!("{} bytes of zeros: no CQE was written here", unused * size);
+            i += unused;
             if !each(item) {
                 return false;
             }
             continue;
-        };
+        }
         let place = options.index.zip(entries);
         let place = place.map(|(first, entries)| (u64::from(first) + i as u64, entries));
-        if !each(entry(at, last, place, options.signed)) {
+        let mut item = entry(at, last, place, options.signed);
+        if size == CQE_BYTES && format(last) == DATA_64 && is_success(last) {
+            item.note(
+                0x3f,
+                "its data lie in the 64 bytes before it: an entry of 128 bytes (--cqe-bytes 128)",
+            );
+        }
+        i += 1;
+        if !each(item) {
             return false;
+        }
+        let mini = if is_success(last) { compressed(last).min(slots - i) } else { 0 };
+        if mini > 0 {
+            let mut item = Item::new("cqe", format!("{:#x}", i * size));
+            item.summary = format!("{mini} entries with the mini-CQEs of the one before");
+            i += mini;
+            if !each(item) {
+                return false;
+            }
         }
     }
     true
+}
+
+/// Entries of zeros.
+fn zeros(bytes: &[u8], size: usize) -> usize {
+    let all = |entry: &&[u8]| entry.iter().all(|&byte| byte == 0);
+    bytes.chunks_exact(size).take_while(all).count()
+}
+
+fn is_success(bytes: &[u8; CQE_BYTES]) -> bool {
+    Cqe::parse(bytes).is_ok_and(|cqe| !cqe.opcode.is_error() && cqe.opcode != CqeOpcode::Invalid)
+}
+
+/// Entries behind a compressed one that hold its mini-CQEs: it stands for `byte_cnt` entries, itself among them
+/// (Linux, `mlx5e_decompress_cqes_start`). A count that is wrong hides none.
+fn compressed(bytes: &[u8; CQE_BYTES]) -> usize {
+    let count = CQE.number("byte_cnt", bytes).unwrap_or(0) as usize;
+    let right = format(bytes) == COMPRESSED && count <= MOST_COMPRESSED;
+    if right { count.saturating_sub(1) } else { 0 }
 }

@@ -16,6 +16,9 @@ pub(super) fn register(at: String, bytes: &[u8; 8], options: &Options) -> Item {
         item.part(&CQ_DOORBELL, bytes, 0);
         let number = |name| CQ_DOORBELL.number(name, bytes).unwrap_or(0);
         item.summary = format!("arms CQ {:#x} from consumer index {}", number("cqn"), number("ci"));
+        if let Some(record) = &options.record {
+            armed(&mut item, bytes, record);
+        }
         return item;
     }
     item.part(&DOORBELL, bytes, 0);
@@ -63,6 +66,24 @@ pub(super) fn compared(item: &mut Item, rung: u16, record: u16) {
     }
 }
 
+/// Is the word that arms a CQ in its record what the register got (libmlx5, `mlx5_arm_cq`)?
+fn armed(item: &mut Item, register: &[u8; 8], record: &[u8; DBR_BYTES]) {
+    let rung = CQ_DOORBELL.number("ci", register).unwrap_or(0);
+    let ci = CQ_DBR.number("arm.ci", record).unwrap_or(0);
+    match ci.wrapping_sub(rung) & 0xff_ffff {
+        0 if record[4..] == register[..4] => item.note(None, "the record has the same word"),
+        n @ 1..0x80_0000 => item.note(None, format!("the record is {n} entries ahead: it was armed since")),
+        _ => item.wrong(
+            None,
+            format!(
+                "the record's word is {}, and the register's {}: the record must be written before the register",
+                super::item::hex(&record[4..]),
+                super::item::hex(&register[..4]),
+            ),
+        ),
+    }
+}
+
 /// Is the doorbell a WQE of its queue?
 fn in_queue(item: &mut Item, bytes: &[u8; 8], rung: Doorbell, next: bool, sq: &[u8]) {
     let blocks = sq.len() / WQEBB_BYTES;
@@ -86,9 +107,22 @@ fn in_queue(item: &mut Item, bytes: &[u8; 8], rung: Doorbell, next: bool, sq: &[
 /// Does a WQE end where an index says?
 fn ends(item: &mut Item, index: u16, found: &[(usize, Ctrl)], blocks: usize) {
     let at = usize::from(index) % blocks;
-    let end = |(start, ctrl): &(usize, Ctrl)| (start + ctrl.blocks() as usize) % blocks == at;
-    if !found.is_empty() && !found.iter().any(end) && !found.iter().any(|(start, _)| *start == at) {
-        item.wrong(0, format!("index {index}: no WQE of the queue ends before block {at}"));
+    let last = |(_, ctrl): &&(usize, Ctrl)| {
+        usize::from(ctrl.index.wrapping_add(ctrl.blocks() as u16)) % blocks == at
+    };
+    let end =
+        found.iter().find(last).map(|(_, ctrl)| ctrl.index.wrapping_add(ctrl.blocks() as u16));
+    let next = found.iter().find(|(start, _)| *start == at).map(|(_, ctrl)| ctrl.index);
+    match (end, next) {
+        _ if found.is_empty() => {}
+        (None, None) => {
+            item.wrong(0, format!("index {index}: no WQE of the queue ends before block {at}"));
+        }
+        (end, next) if end != Some(index) && next != Some(index) => {
+            let there = end.or(next).unwrap_or(index);
+            item.wrong(0, format!("index {index}: at block {at} the queue is at index {there}"));
+        }
+        _ => {}
     }
 }
 
@@ -117,8 +151,37 @@ pub(super) fn record(at: String, bytes: &[u8; DBR_BYTES], options: &Options) -> 
     item
 }
 
+/// Whether the bytes are writes of 64 bytes to a BlueFlame register, of which the first 8 ring. The next 8 of a WQE have
+/// its flags and immediate: queue pair 0 has no doorbell.
+fn is_blue_flame(bytes: &[u8], options: &Options) -> bool {
+    let second = bytes.get(8..16).unwrap_or_default();
+    !options.cq
+        && bytes.len().is_multiple_of(WQEBB_BYTES)
+        && DOORBELL.number("qpn_ds.ds", bytes).is_some_and(|ds| ds > 0)
+        && DOORBELL.number("qpn_ds.qpn", second) == Some(0)
+}
+
+/// BlueFlame writes.
+pub(super) fn blue_flame(
+    bytes: &[u8],
+    options: &Options,
+    each: &mut dyn FnMut(Item) -> bool,
+) -> Option<bool> {
+    if !is_blue_flame(bytes, options) {
+        return None;
+    }
+    let writes = bytes.chunks_exact(WQEBB_BYTES).enumerate();
+    let mut items = writes.filter_map(|(i, write)| {
+        let mut item = register(format!("{:#x}", i * WQEBB_BYTES), write.first_chunk()?, options);
+        item.note(8, "taken for a BlueFlame write of 64 bytes: the rest is the WQE (decode wqe)");
+        Some(item)
+    });
+    Some(items.all(each))
+}
+
 /// Registers or records, one behind the other.
 pub(super) fn dump(
+    kind: &'static str,
     bytes: &[u8],
     options: &Options,
     of: fn(String, &[u8; 8], &Options) -> Item,
@@ -129,7 +192,7 @@ pub(super) fn dump(
         let item = match slot.try_into() {
             Ok(slot) => of(at, slot, options),
             Err(_) => {
-                let mut item = Item::new("doorbell", at);
+                let mut item = Item::new(kind, at);
                 item.summary = format!("{} bytes", slot.len());
                 item.wrong(None, format!("{} bytes are not 8", slot.len()));
                 item

@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `text` | hex in the ways in which people have it |
+//! | `text`, `literal`, `log` | hex in the ways in which people have it, of programs, of logs |
 //! | `capture`, `recording` | files with many things in them |
 //! | `wqe`, `cqe`, `doorbell`, `packet` | one of each |
 //! | `stream` | packets of a connection, one after the other |
@@ -16,6 +16,8 @@ mod capture;
 mod cqe;
 mod doorbell;
 mod item;
+mod literal;
+mod log;
 mod names;
 mod packet;
 mod recording;
@@ -90,6 +92,8 @@ pub enum QueueType {
     Xrc,
     /// Send queue of a DC initiator.
     Dci,
+    /// Send queue of Ethernet: of its WQEs the control segment is decoded.
+    Eth,
     /// A receive queue.
     Recv,
     /// A shared receive queue.
@@ -103,7 +107,7 @@ impl QueueType {
             Self::Ud => Some(Sends::Datagrams),
             Self::Xrc => Some(Sends::Xrc),
             Self::Dci => Some(Sends::Dynamic),
-            Self::Guess | Self::Recv | Self::Srq => None,
+            Self::Guess | Self::Eth | Self::Recv | Self::Srq => None,
         }
     }
 
@@ -130,6 +134,8 @@ pub struct Options {
     pub queue_log: Option<u32>,
     /// Which queue WQEs are of.
     pub queue: QueueType,
+    /// Bytes of a WQE of a receive queue; `None`: all bytes are one.
+    pub stride: Option<usize>,
     /// Bytes of a CQE in its ring: 64 or 128.
     pub cqe_bytes: usize,
     /// WQEs or CQEs have signatures.
@@ -152,6 +158,7 @@ impl Default for Options {
             index: None,
             queue_log: None,
             queue: QueueType::Guess,
+            stride: None,
             cqe_bytes: CQE_BYTES,
             signed: false,
             cq: false,
@@ -178,21 +185,27 @@ impl std::error::Error for DecodeError {}
 struct Dump {
     bytes: Vec<u8>,
     doubtful: bool,
+    /// What a log says that it is.
+    said: Option<log::Said>,
 }
 
 fn dumps(bytes: &[u8], options: &Options, blank: bool) -> Result<Vec<Dump>, DecodeError> {
+    let plain = text::without_escapes(bytes);
     let hex = match options.form {
-        Form::Guess => text::is_text(bytes),
+        Form::Guess => text::is_text(&plain)?,
         Form::Hex => true,
         Form::Binary => false,
     };
-    if !hex {
-        return Ok(vec![Dump { bytes: bytes.to_vec(), doubtful: false }]);
+    if !hex && options.host_words && options.form == Form::Guess {
+        return Err(DecodeError("it is no text: --host-words is for words of hex".into()));
     }
-    let text = std::str::from_utf8(bytes)
+    if !hex {
+        return Ok(vec![Dump { bytes: bytes.to_vec(), doubtful: false, said: None }]);
+    }
+    let text = std::str::from_utf8(&plain)
         .map_err(|e| DecodeError(format!("byte {}: not text, and so no hex", e.valid_up_to())))?;
     let chunks = text::parse(text, options.host_words, blank)?;
-    let dump = |chunk: text::Chunk| Dump { bytes: chunk.bytes, doubtful: chunk.doubtful };
+    let dump = |text::Chunk { said, bytes, doubtful }| Dump { bytes, doubtful, said };
     Ok(chunks.into_iter().map(dump).collect())
 }
 
@@ -243,6 +256,10 @@ pub fn decode(
         return Err(DecodeError("there are no bytes in it".into()));
     }
     let mut streams = Streams::default();
+    // Options are about what was asked for, and not about what a log has beside it.
+    let plain = Options::default();
+    // mlx5_core and DPDK dump WQEs of Ethernet.
+    let ethernet = Options { queue: QueueType::Eth, ..Options::default() };
     for (number, dump) in dumps.iter().enumerate() {
         let mut doubtful = dump.doubtful && !options.host_words;
         let mut each = |mut item: Item| {
@@ -255,11 +272,26 @@ pub fn decode(
             each(item)
         };
         let bytes = &dump.bytes;
+        let of_ethernet;
+        let (kind, options) = match (kind, dump.said) {
+            (Kind::Cqe, Some(log::Said::Ethernet)) => (Kind::Wqe, &ethernet),
+            (Kind::Wqe, Some(log::Said::Ethernet)) if options.queue == QueueType::Guess => {
+                let queue = QueueType::Eth;
+                of_ethernet = Options { queue, ..options.clone() };
+                (Kind::Wqe, &of_ethernet)
+            }
+            (Kind::Cqe, Some(log::Said::Wqe)) => (Kind::Wqe, &plain),
+            (Kind::Wqe, Some(log::Said::Cqe)) => (Kind::Cqe, &plain),
+            _ => (kind, options),
+        };
         let more = match kind {
-            Kind::Wqe => wqe::dump(bytes, options, &mut each),
+            Kind::Wqe => wqe::dump(bytes, options, &mut each)?,
             Kind::Cqe => cqe::dump(bytes, options, &mut each),
-            Kind::Doorbell => doorbell::dump(bytes, options, doorbell::register, &mut each),
-            Kind::Dbr => doorbell::dump(bytes, options, doorbell::record, &mut each),
+            Kind::Doorbell => match doorbell::blue_flame(bytes, options, &mut each) {
+                Some(more) => more,
+                None => doorbell::dump("doorbell", bytes, options, doorbell::register, &mut each),
+            },
+            Kind::Dbr => doorbell::dump("dbr", bytes, options, doorbell::record, &mut each),
             _ => {
                 let (mut item, seen) =
                     packet::packet("0x0".into(), bytes, options.link, &Around::default());
@@ -285,18 +317,18 @@ fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), Deco
     capture::packets(bytes, &mut |it| {
         let (s, ns) = (it.at_ns / 1_000_000_000, it.at_ns % 1_000_000_000);
         let place = format!("packet {}, {s}.{ns:09} s", it.number);
-        let Some(link) = it.link else {
-            let mut item = Item::new("packet", place);
-            item.summary = "of a link type that carries no IP that is known here".into();
-            more = each(item);
-            return more;
+        let link = match it.link {
+            Ok(link) => link,
+            Err(code) => {
+                let mut item = Item::new("packet", place);
+                item.summary = format!("of link type {code}, which is not decoded");
+                more = each(item);
+                return more;
+            }
         };
         let around = Around { cut: it.cut, ..Around::default() };
         let (mut item, seen) = packet::packet(place, it.bytes, link, &around);
-        if it.cut {
-            item.note(None, "the capture has a part of it: payload and ICRC are not checked");
-        }
-        if let Some(seen) = seen.filter(|_| !it.cut) {
+        if let Some(seen) = seen {
             streams.take(&mut item, &seen);
         }
         more = each(item);
@@ -307,7 +339,7 @@ fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), Deco
         let mut item = Item::new("packet", "end");
         item.summary = format!("the capture ends within {} messages", unfinished.len());
         for line in unfinished {
-            item.wrong(None, line);
+            item.note(None, line);
         }
         each(item);
     }

@@ -33,14 +33,14 @@ const WQE_OPCODES: [(u8, &str); 29] = [
     (0x21, "GET_PSV"),
     (0x22, "CHECK_PSV"),
     (0x23, "DUMP"),
-    (0x24, "RGET_PSV"),
     (0x25, "UMR"),
+    (0x26, "RGET_PSV"),
+    (0x27, "RCHECK_PSV"),
     (0x28, "TAG_MATCHING"),
     (0x29, "ENHANCED_MPSW"),
     (0x2c, "FLOW_TBL_ACCESS"),
     (0x2d, "ACCESS_ASO"),
     (0x2f, "MMO"),
-    (0x1e, "RCHECK_PSV"),
 ];
 
 /// Name of a WQE's opcode; `None` for one that the PRM does not have.
@@ -217,6 +217,7 @@ fn cqe(field: &str, value: u64) -> Option<String> {
         ("syndrome", code) => return Syndrome::from_code(code as u8).map(syndrome::name),
         ("sop_drop_qpn.sop" | "s_wqe_opcode_qpn.opcode", code) => wqe_opcode(code)?,
         ("byte_cnt" | "wqe_counter", n) => return Some(n.to_string()),
+        ("op_own.opcode", 0xc) => "SIG_ERR",
         ("op_own.opcode", code) => {
             let mut entry = [0; 64];
             entry[63] = (code as u8) << 4;
@@ -226,6 +227,16 @@ fn cqe(field: &str, value: u64) -> Option<String> {
         _ => return None,
     };
     Some(text.into())
+}
+
+/// What a protection tuple differs in (Linux, `get_sig_err_item`).
+pub(super) fn signature_error(syndrome: u64) -> &'static str {
+    match syndrome {
+        _ if syndrome & 1 << 13 != 0 => "guard tag",
+        _ if syndrome & 1 << 11 != 0 => "reference tag",
+        _ if syndrome & 1 << 12 != 0 => "application tag",
+        _ => "unknown",
+    }
 }
 
 fn mad(field: &str, value: u64) -> Option<String> {
@@ -245,6 +256,24 @@ fn mad(field: &str, value: u64) -> Option<String> {
     })
 }
 
+/// Ethernet types that are seen beside RoCEv2 (IEEE's and IANA's registries).
+pub(super) fn ethertype(code: u64) -> Option<&'static str> {
+    Some(match code {
+        0x0800 => "IPv4",
+        0x0806 => "ARP",
+        0x8100 => "802.1Q",
+        0x86dd => "IPv6",
+        0x8808 => "MAC control: pause, PFC",
+        0x8809 => "slow protocols: LACP",
+        0x8847 => "MPLS",
+        0x88a8 => "802.1ad",
+        0x88cc => "LLDP: DCBX",
+        0x88f7 => "PTP",
+        0x8915 => "RoCEv1",
+        _ => return None,
+    })
+}
+
 /// What a number means in the field of a format.
 pub(super) fn meaning(format: &str, field: &str, value: u64) -> Option<String> {
     if field == "reserved" {
@@ -254,22 +283,17 @@ pub(super) fn meaning(format: &str, field: &str, value: u64) -> Option<String> {
     match (format, field) {
         ("ctrl" | "doorbell", _) => ctrl(field, value),
         ("cqe64" | "err_cqe", _) => cqe(field, value),
+        ("sig_err_cqe", "op_own.opcode") => cqe(field, value),
+        ("sig_err_cqe", "syndrome") => Some(signature_error(value).into()),
         ("data" | "klm", "byte_count") if value == 0 => Some("2^31 bytes".into()),
         ("data", "lkey") if value == u64::from(wqe::INVALID_LKEY.0) => Some("ends a list".into()),
         ("data" | "inline" | "klm" | "reth", "byte_count" | "DMALen") => decimal(),
         ("bth", "OpCode") => Opcode::from_code(value as u8).map(packet_opcode),
         ("bth", "PSN") | ("aeth", "MSN") => decimal(),
         ("aeth", "Syndrome") => Some(aeth(value as u8)),
-        ("ethernet" | "vlan", "ethertype") => Some(
-            match value {
-                0x0800 => "IPv4",
-                0x86dd => "IPv6",
-                0x8100 => "802.1Q",
-                0x8915 => "RoCEv1",
-                _ => return None,
-            }
-            .into(),
-        ),
+        ("ethernet" | "vlan", "ethertype") | ("linux_sll" | "linux_sll2", "protocol") => {
+            ethertype(value).map(str::to_owned)
+        }
         ("ipv4", "source_address" | "destination_address") => {
             Some(IpAddr::from(Ipv4Addr::from_bits(value as u32)).to_string())
         }

@@ -1,16 +1,20 @@
 //! Packets: Ethernet, IP, UDP, RoCEv2, management datagrams.
 
+use std::ops::Range;
+
 use bellpush::wire::cm::{
     GSI_QPN, IP_HEADER_BYTES, IpHeader, MAD_BYTES, Mad, Message, MessageKind, PortSpace,
 };
-use bellpush::wire::fields::{BTH, ETHERNET, ICRC, IPV4, IPV6, Layout, MAD, UDP, VLAN, extensions};
+use bellpush::wire::fields::{
+    BTH, COOKED, COOKED2, ETHERNET, ICRC, IPV4, IPV6, Layout, MAD, UDP, VLAN, extensions,
+};
 use bellpush::wire::roce::{
-    Addresses, BTH_BYTES, Bth, Envelope, ICRC_BYTES, MAX_PACKET_BYTES, Opcode, Packet, PacketError,
-    ROCE_PORT, Reth,
+    Addresses, BTH_BYTES, Bth, Envelope, ICRC_BYTES, IpError, MAX_PACKET_BYTES, Opcode, Packet,
+    PacketError, ROCE_PORT, Reth,
 };
 
 use super::item::Item;
-use super::names::{aeth, packet_opcode};
+use super::names::{aeth, ethertype, packet_opcode};
 
 /// What a packet begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -24,15 +28,32 @@ pub enum Link {
     Ip,
     /// A BTH.
     Bth,
-    /// So many bytes that are not looked at, then an IP header.
+    /// A protocol family of 4 bytes, then an IP header (BSD loopback).
     #[value(skip)]
-    Skip(usize),
+    Loopback,
+    /// A header of Linux "cooked" captures.
+    #[value(skip)]
+    Cooked,
+    /// One of the second version.
+    #[value(skip)]
+    Cooked2,
 }
 
 /// What a stream needs to know of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) enum Seen {
+    /// All of its headers.
+    Whole(Whole),
+    /// No more than its stream: between which addresses, to which queue pair.
+    Part(Addresses, u32),
+}
+
+/// The headers of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Whole {
     pub addresses: Addresses,
+    /// UDP's source port.
+    pub port: u16,
     pub bth: Bth,
     pub reth: Option<Reth>,
     pub payload: usize,
@@ -51,29 +72,50 @@ pub(super) struct Around {
 
 const ETHERTYPE_IPV4: u64 = 0x0800;
 const ETHERTYPE_IPV6: u64 = 0x86dd;
-const ETHERTYPE_VLAN: u64 = 0x8100;
+/// IEEE 802.1Q, 802.1ad, and what came before 802.1ad.
+const ETHERTYPES_VLAN: [u64; 3] = [0x8100, 0x88a8, 0x9100];
+/// Most VLAN tags: 802.1ad has two, some networks have more.
+const MOST_TAGS: usize = 4;
 
-/// Shows a header, and says whether it is there.
-fn header(item: &mut Item, layout: &Layout, bytes: &[u8], at: usize) -> bool {
-    if bytes.len() < at + layout.bytes {
-        let have = bytes.len().saturating_sub(at);
-        item.part(layout, bytes, at);
-        item.wrong(at, format!("{} has {} bytes, and {have} are there", layout.name, layout.bytes));
-        return false;
-    }
+/// More bytes than IP, UDP and RoCEv2 headers and the largest path MTU take.
+const MOST_OF_A_PACKET: usize = 8192;
+
+/// Shows a header, and says whether it is there. Of a packet that is cut, one that is not there is no fault.
+fn header(item: &mut Item, layout: &Layout, bytes: &[u8], at: usize, cut: bool) -> bool {
     item.part(layout, bytes, at);
-    true
+    if bytes.len() >= at + layout.bytes {
+        return true;
+    }
+    let have = bytes.len().saturating_sub(at);
+    let what = format!("{} has {} bytes, and {have} are there", layout.name, layout.bytes);
+    if cut {
+        item.note(at, what)
+    } else {
+        item.wrong(at, what)
+    }
+    false
 }
 
 fn guessed(bytes: &[u8]) -> Link {
-    let ethertype = ETHERNET.number("ethertype", bytes);
-    let first = bytes.first().copied().unwrap_or(0);
-    let is_ip = |first: u8| first == 0x45 || first >> 4 == 6;
-    match ethertype {
-        Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6 | ETHERTYPE_VLAN) => Link::Ethernet,
-        _ if is_ip(first) && bytes.len() >= IPV4.bytes + UDP.bytes => Link::Ip,
-        _ => Link::Bth,
+    let version = |at: usize| bytes.get(at).map(|byte| byte >> 4);
+    let ethernet = match ETHERNET.number("ethertype", bytes) {
+        Some(ETHERTYPE_IPV4) => version(ETHERNET.bytes).is_none_or(|it| it == 4),
+        Some(ETHERTYPE_IPV6) => version(ETHERNET.bytes).is_none_or(|it| it == 6),
+        Some(other) => ETHERTYPES_VLAN.contains(&other),
+        None => false,
+    };
+    if ethernet {
+        return Link::Ethernet;
     }
+    let first = bytes.first().copied().unwrap_or(0);
+    // 0x64 and 0x65 begin a datagram's BTH, too.
+    let length = IPV6.number("payload_length", bytes).unwrap_or(0) as usize;
+    let is_ip = match first >> 4 {
+        4 => first & 0xf >= 5 && bytes.len() >= IPV4.bytes + UDP.bytes,
+        6 if first & 0xe == 4 => length > 0 && bytes.len() == IPV6.bytes + length,
+        version => version == 6 && bytes.len() >= IPV4.bytes + UDP.bytes,
+    };
+    if is_ip { Link::Ip } else { Link::Bth }
 }
 
 /// A packet. What a stream needs to know of it, if it is one of RoCEv2.
@@ -86,10 +128,12 @@ pub(super) fn packet(
     let mut item = Item::new("packet", place);
     let link = if link == Link::Guess { guessed(bytes) } else { link };
     let seen = match link {
-        Link::Bth | Link::Guess => roce(&mut item, bytes, 0, bytes.len(), around),
+        Link::Bth | Link::Guess => roce(&mut item, bytes, 0..bytes.len(), bytes.len(), around),
         Link::Ip => ip(&mut item, bytes, 0, around),
-        Link::Skip(n) => ip(&mut item, bytes, n, around),
-        Link::Ethernet => ethernet(&mut item, bytes, around),
+        Link::Loopback => loopback(&mut item, bytes, around),
+        Link::Ethernet => framed(&mut item, bytes, &ETHERNET, around),
+        Link::Cooked => framed(&mut item, bytes, &COOKED, around),
+        Link::Cooked2 => framed(&mut item, bytes, &COOKED2, around),
     };
     if item.summary.is_empty() {
         item.summary = format!("{} bytes", bytes.len());
@@ -97,72 +141,115 @@ pub(super) fn packet(
     (item, seen)
 }
 
-fn ethernet(item: &mut Item, bytes: &[u8], around: &Around) -> Option<Seen> {
-    if !header(item, &ETHERNET, bytes, 0) {
+/// A header that says what follows: Ethernet's, or one of a cooked capture.
+fn framed(item: &mut Item, bytes: &[u8], layout: &Layout, around: &Around) -> Option<Seen> {
+    if !header(item, layout, bytes, 0, around.cut) {
         return None;
     }
-    let mut at = ETHERNET.bytes;
-    let mut ethertype = ETHERNET.number("ethertype", bytes)?;
-    // Two tags are the most that there are (802.1ad).
-    for _ in 0..2 {
-        if ethertype == ETHERTYPE_VLAN {
-            if !header(item, &VLAN, bytes, at) {
+    let mut at = layout.bytes;
+    let kind = layout.number("ethertype", bytes).or(layout.number("protocol", bytes));
+    let mut kind = kind.unwrap_or(0);
+    for _ in 0..MOST_TAGS {
+        if ETHERTYPES_VLAN.contains(&kind) {
+            if !header(item, &VLAN, bytes, at, around.cut) {
                 return None;
             }
-            ethertype = VLAN.number("ethertype", &bytes[at..])?;
+            kind = VLAN.number("ethertype", &bytes[at..]).unwrap_or(0);
             at += VLAN.bytes;
         }
     }
-    if !matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
-        item.summary = format!("Ethernet type {ethertype:#06x}, which is not IP");
-        return None;
-    }
-    ip(item, bytes, at, around)
+    item.summary = match (kind, ethertype(kind)) {
+        (ETHERTYPE_IPV4 | ETHERTYPE_IPV6, _) => String::new(),
+        (..0x600, _) => {
+            format!("a frame of IEEE 802.3 or of the link itself ({kind:#06x}), not IP")
+        }
+        (_, Some(name)) => format!("{name} (type {kind:#06x}), which is not IP"),
+        _ => format!("Ethernet type {kind:#06x}, which is not IP"),
+    };
+    if item.summary.is_empty() { ip(item, bytes, at, around) } else { None }
 }
+
+/// A protocol family, of the byte order of whoever captured, and what follows (BSD: AF_INET and AF_INET6).
+fn loopback(item: &mut Item, bytes: &[u8], around: &Around) -> Option<Seen> {
+    let word = bytes.first_chunk::<4>().map(|word| u32::from_le_bytes(*word));
+    let family = word.map(|word| if word > 0xffff { word.swap_bytes() } else { word });
+    match family {
+        Some(2 | 10 | 24 | 28 | 30) => ip(item, bytes, 4, around),
+        Some(family) => {
+            item.summary = format!("protocol family {family}, which is not IP");
+            None
+        }
+        None => ip(item, bytes, bytes.len(), around),
+    }
+}
+
+/// Names of fields that IPv4 and IPv6 call otherwise.
+struct Ip {
+    layout: &'static Layout,
+    protocol: &'static str,
+    /// Its bytes, without those that `beside` counts.
+    length: &'static str,
+    beside: usize,
+}
+
+const V4: Ip = Ip { layout: &IPV4, protocol: "protocol", length: "total_length", beside: 0 };
+const V6: Ip =
+    Ip { layout: &IPV6, protocol: "next_header", length: "payload_length", beside: IPV6.bytes };
 
 fn ip(item: &mut Item, bytes: &[u8], at: usize, around: &Around) -> Option<Seen> {
     let rest = bytes.get(at..).unwrap_or_default();
-    let version = rest.first().copied().unwrap_or(0) >> 4;
-    let (layout, udp) = match version {
-        4 => (&IPV4, at + usize::from(rest[0] & 0xf) * 4),
-        6 => (&IPV6, at + IPV6.bytes),
-        _ => {
+    let version = rest.first().map(|first| first >> 4);
+    let (names, udp) = match version {
+        Some(4) => (&V4, at + usize::from(rest[0] & 0xf) * 4),
+        Some(6) => (&V6, at + IPV6.bytes),
+        Some(version) => {
             item.wrong(at, format!("IP version {version} is not known"));
             return None;
         }
+        None => {
+            let what = "the bytes end before the IP header";
+            if around.cut {
+                item.note(at, what)
+            } else {
+                item.wrong(at, what)
+            }
+            return None;
+        }
     };
-    if !header(item, layout, bytes, at) {
+    if !header(item, names.layout, bytes, at, around.cut) {
         return None;
     }
-    let protocol = layout.number(if version == 4 { "protocol" } else { "next_header" }, rest)?;
+    let number = |name| names.layout.number(name, rest).unwrap_or(0);
+    let protocol = number(names.protocol);
     if protocol != 17 {
         item.summary = format!("IP protocol {protocol}, which is not UDP");
         return None;
     }
-    // The addresses' checks come with the envelope's: what is wrong does not keep the headers from being shown.
-    let length =
-        layout.number(if version == 4 { "total_length" } else { "payload_length" }, rest)?;
-    let all = length as usize + if version == 4 { 0 } else { IPV6.bytes };
-    let envelope = match Envelope::parse(&rest[..all.min(rest.len())]) {
-        Ok((envelope, _)) => Some(envelope),
-        Err(error) if around.cut => {
-            item.note(at, error.to_string());
-            None
-        }
-        Err(error) => {
-            item.wrong(at, error.to_string());
-            None
-        }
-    };
-    if all > rest.len() && !around.cut {
-        let have = rest.len();
-        item.wrong(at, format!("IP says {all} bytes, and {have} are there"));
+    if let offset @ 1.. = number("fragment_offset") {
+        let at = offset * 8;
+        item.summary = format!("an IP fragment from byte {at} of a datagram, without UDP header");
+        return None;
     }
-    if udp < at + layout.bytes {
+    if udp < at + names.layout.bytes {
         item.wrong(at, "ihl is below 5: the header has 20 bytes");
         return None;
     }
-    if !header(item, &UDP, bytes, udp) {
+    let all = number(names.length) as usize + names.beside;
+    udp_of(item, bytes, (at, udp), all, around)
+}
+
+/// UDP and what is in it, in an IP packet of `all` bytes that begins at `at`.
+fn udp_of(
+    item: &mut Item,
+    bytes: &[u8],
+    (at, udp): (usize, usize),
+    all: usize,
+    around: &Around,
+) -> Option<Seen> {
+    let have = bytes.len() - at;
+    // The bytes behind IP's are the link's: padding, or a frame check sequence.
+    let cut = all > have;
+    if !header(item, &UDP, bytes, udp, around.cut) {
         return None;
     }
     let number = |name| UDP.number(name, &bytes[udp..]).unwrap_or(0);
@@ -171,35 +258,98 @@ fn ip(item: &mut Item, bytes: &[u8], at: usize, around: &Around) -> Option<Seen>
         item.summary = format!("UDP to port {port}, which is not RoCEv2's {ROCE_PORT}");
         return None;
     }
-    let begin = udp + UDP.bytes;
-    let length = number("length") as usize;
-    let end = (udp + length.max(UDP.bytes)).min(bytes.len()).max(begin);
-    roce(item, bytes, begin, end, &Around { envelope, ..*around })
-}
-
-/// BTH to ICRC, between two offsets.
-fn roce(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) -> Option<Seen> {
-    let bytes = &all[at..end];
-    if !header(item, &BTH, &all[..end], at) {
+    match (cut, around.cut) {
+        (true, true) => item.note(
+            at,
+            format!(
+                "the capture has {have} of the IP packet's {all} bytes: payload and ICRC are not checked"
+            ),
+        ),
+        (true, false) => item.wrong(at, format!("IP says {all} bytes, and {have} are there")),
+        (false, _) => {}
+    }
+    // What is cut off is as long as IP says.
+    if cut && all > MOST_OF_A_PACKET {
+        item.wrong(at, format!("{all} bytes, and no RoCEv2 packet is so long"));
         return None;
     }
+    let mut whole = bytes.to_vec();
+    whole.resize(whole.len().max(at + all), 0);
+    let envelope = envelope(item, &mut whole[at..at + all], at);
+    let length = number("length") as usize;
+    let room = (at + all).saturating_sub(udp);
+    if length < room && length >= UDP.bytes {
+        item.wrong(udp + 4, format!("UDP says {length} bytes, and IP has {room} for it"));
+    }
+    let begin = udp + UDP.bytes;
+    let end = (udp + length.min(room)).max(begin).min(whole.len());
+    let around = Around { envelope, cut, ..*around };
+    roce(item, &whole, begin..end, bytes.len().min(end), &around)
+}
+
+/// IP and UDP headers, if they are right but for IPv4's checksum.
+fn envelope(item: &mut Item, ip: &mut [u8], at: usize) -> Option<Envelope> {
+    if Envelope::parse(ip) == Err(IpError::Checksum) {
+        item.wrong(at, IpError::Checksum.to_string());
+        // The ICRC does not cover it.
+        ip[10..12].fill(0);
+        let words = ip[..IPV4.bytes].chunks(2);
+        let sum: u32 = words.map(|word| u32::from_be_bytes([0, 0, word[0], word[1]])).sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    }
+    match Envelope::parse(ip) {
+        Ok((envelope, _)) => Some(envelope),
+        Err(error) => {
+            item.wrong(at, error.to_string());
+            None
+        }
+    }
+}
+
+/// BTH to ICRC, between two offsets; of the bytes up to `have` are the packet's, and zeros stand for the others.
+fn roce(
+    item: &mut Item,
+    all: &[u8],
+    Range { start: at, end }: Range<usize>,
+    have: usize,
+    around: &Around,
+) -> Option<Seen> {
+    let (bytes, there) = (&all[at..end], &all[..have]);
+    if !header(item, &BTH, there, at, around.cut) {
+        return None;
+    }
+    let part = around.envelope.map(|envelope| {
+        let qpn = BTH.number("DestQP", bytes).unwrap_or(0);
+        Seen::Part(envelope.addresses, qpn as u32)
+    });
     let code = bytes[0];
     let Some(opcode) = Opcode::from_code(code) else {
-        item.summary = format!("RoCEv2, opcode {code:#04x}");
-        item.wrong(at, format!("opcode {code:#04x} is not known"));
+        match unread(code) {
+            Some(name) => {
+                item.summary = name.into();
+                item.note(at, "an operation that is not decoded");
+            }
+            None => {
+                item.summary = format!("RoCEv2, opcode {code:#04x}");
+                item.wrong(at, format!("opcode {code:#04x} is not known"));
+            }
+        }
         icrc(item, all, at, end, around);
-        return None;
+        return part;
     };
     let mut next = at + BTH_BYTES;
+    item.summary = summary(opcode, there, at);
     for layout in extensions(opcode.extensions()) {
-        if !header(item, layout, &all[..end], next) {
-            break;
+        if !header(item, layout, there, next, around.cut) && around.cut {
+            return part;
         }
         next += layout.bytes;
     }
+    next = next.min(end);
     let parsed = Packet::parse(bytes);
-    item.summary = summary(opcode, &all[..end], at);
-    let room = end.saturating_sub(ICRC_BYTES).max(next).min(end);
+    let room = end.saturating_sub(ICRC_BYTES).max(next);
     match &parsed {
         Ok(packet) => {
             let (from, len) = (next, packet.payload.len());
@@ -213,17 +363,27 @@ fn roce(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) -> 
             }
             message(item, packet, next);
         }
-        Err(error) if around.cut => item.note(at, error.to_string()),
         Err(error) => {
-            item.bytes("payload, pad", next, &all[next..room]);
+            if !around.cut {
+                item.bytes("payload, pad", next, &all[next..room]);
+            }
             item.wrong(wrong_at(error, at, next), error.to_string());
         }
     }
     icrc(item, all, at, end, around);
-    let packet = parsed.ok()?;
-    let (bth, ext) = (packet.headers.bth, packet.headers.ext);
-    let addresses = around.envelope?.addresses;
-    Some(Seen { addresses, bth, reth: ext.reth, payload: packet.payload.len() })
+    let Ok(packet) = parsed else { return part };
+    let (bth, reth, payload) = (packet.headers.bth, packet.headers.ext.reth, packet.payload.len());
+    let Envelope { addresses, src_port: port, .. } = around.envelope?;
+    Some(Seen::Whole(Whole { addresses, port, bth, reth, payload }))
+}
+
+/// Opcodes of the memory placement extensions (InfiniBand vol. 1, annex A19), as Linux' rxe sends them.
+fn unread(code: u8) -> Option<&'static str> {
+    match code {
+        0x1c => Some("RC FLUSH"),
+        0x1d => Some("RC ATOMIC WRITE"),
+        _ => None,
+    }
 }
 
 fn wrong_at(error: &PacketError, bth: usize, payload: usize) -> usize {
@@ -279,9 +439,10 @@ fn icrc(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) {
     }
     item.part(&ICRC, all, place);
     let Some(envelope) = around.envelope else {
+        let headers = if at == 0 { "are not here" } else { "are wrong" };
         item.note(
             place,
-            "the ICRC covers IP and UDP headers, which are not here: it is not checked",
+            format!("the ICRC covers IP and UDP headers, which {headers}: it is not checked"),
         );
         return;
     };

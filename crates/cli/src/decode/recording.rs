@@ -31,8 +31,8 @@ struct Queue {
 #[derive(Default)]
 struct Reading {
     queues: BTreeMap<u32, Queue>,
-    /// Entries that were written to each CQ, for the lap of its owner bit.
-    written: BTreeMap<u32, u64>,
+    /// Entries that were written to each CQ, for the lap of its owner bit, and its ring's entries.
+    written: BTreeMap<u32, (u64, u64)>,
     streams: Streams,
 }
 
@@ -63,13 +63,14 @@ impl Reading {
                 item.summary += &format!(" of queue {number:#x}");
                 item
             }
-            Format::Cqe { cq, entries, collapsed, .. } => {
-                let count = self.written.entry(cq).or_default();
-                let place = (!collapsed).then_some((*count, entries));
+            Format::Cqe { cq, entry, entries, collapsed } => {
+                let (count, ring) = self.written.entry(cq).or_insert((0, entries));
+                let index = *count;
                 *count += 1;
-                let entry: &[u8; CQE_BYTES] = bytes.try_into().ok()?;
                 // A ring that was resized begins a lap of its own.
-                let place = place.filter(|_| options.queue_log.is_some());
+                let known = !collapsed && entries == *ring && entries > 0;
+                let place = (known && index % entries == entry).then_some((index, entries));
+                let entry: &[u8; CQE_BYTES] = bytes.try_into().ok()?;
                 let mut item = cqe::entry(at, entry, place, options.signed);
                 item.summary += &format!(", CQ {cq}");
                 item

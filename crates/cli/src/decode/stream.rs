@@ -8,7 +8,7 @@ use bellpush::wire::Psn;
 use bellpush::wire::roce::{Operation, Position, Service};
 
 use super::item::Item;
-use super::packet::Seen;
+use super::packet::{Seen, Whole};
 
 /// Most streams that are followed; of more, packets are shown and not compared with those before.
 const MOST: usize = 1 << 16;
@@ -48,6 +48,8 @@ struct Stream {
     /// The same behind the highest that was seen.
     high: (Psn, u32),
     state: State,
+    /// UDP's source port.
+    port: u16,
 }
 
 /// The streams of a capture.
@@ -61,7 +63,7 @@ const LEAST_MTU: u32 = 256;
 const MTUS: [usize; 5] = [256, 512, 1024, 2048, 4096];
 
 /// PSNs that a packet takes: at least, and more that it may.
-fn takes(seen: &Seen) -> (u32, u32) {
+fn takes(seen: &Whole) -> (u32, u32) {
     if seen.bth.opcode.operation() != Operation::ReadRequest {
         return (1, 0);
     }
@@ -82,6 +84,18 @@ fn family(operation: Operation) -> u8 {
 impl Streams {
     /// Compares a packet with those before it of its stream.
     pub(super) fn take(&mut self, item: &mut Item, seen: &Seen) {
+        match seen {
+            Seen::Whole(seen) => self.whole(item, seen),
+            // Its PSN and what it does to its message are not known: the next packet begins anew.
+            Seen::Part(addresses, qpn) => {
+                for requests in [false, true] {
+                    self.all.remove(&(addresses.src(), addresses.dst(), *qpn, requests));
+                }
+            }
+        }
+    }
+
+    fn whole(&mut self, item: &mut Item, seen: &Whole) {
         let opcode = seen.bth.opcode;
         let operation = opcode.operation();
         let connected = matches!(opcode.service(), Service::Rc | Service::Uc | Service::Xrc);
@@ -92,7 +106,8 @@ impl Streams {
         let (from, to) = (seen.addresses.src(), seen.addresses.dst());
         let key = (from, to, seen.bth.dest.0, operation.is_request());
         let before = self.all.get(&key).copied();
-        if before.is_none() && self.all.len() >= MOST {
+        let before = before.filter(|before| !is_another(item, seen, before));
+        if before.is_none() && self.all.len() >= MOST && !self.all.contains_key(&key) {
             return;
         }
         let (least, slack) = takes(seen);
@@ -102,7 +117,7 @@ impl Streams {
         let state = message(item, seen, state);
         let behind = before.filter(|before| next.before(before.high.0));
         let high = behind.map_or((next, slack), |before| before.high);
-        self.all.insert(key, Stream { next, slack, high, state });
+        self.all.insert(key, Stream { next, slack, high, state, port: seen.port });
     }
 
     /// Messages that have begun, and of which the last packet is not there.
@@ -119,8 +134,21 @@ impl Streams {
     }
 }
 
+/// Whether the packet is of another connection than those before it: numbers of queue pairs are used again, and a
+/// connection keeps its source port (annex A17). Of one that lost packets the PSN goes on close by.
+fn is_another(item: &mut Item, seen: &Whole, before: &Stream) -> bool {
+    const CLOSE: i32 = 1 << 12;
+    let distance = seen.bth.psn.distance(before.next);
+    let another = seen.port != before.port && !(-CLOSE..=CLOSE).contains(&distance);
+    if another {
+        let what = "another source port and another PSN: taken for another connection";
+        item.note(None, what);
+    }
+    another
+}
+
 /// Whether the packet follows the one before.
-fn sequence(item: &mut Item, seen: &Seen, before: &Stream) -> bool {
+fn sequence(item: &mut Item, seen: &Whole, before: &Stream) -> bool {
     let psn = seen.bth.psn;
     let distance = psn.distance(before.next);
     let responses = seen.bth.opcode.operation().is_read_response();
@@ -148,7 +176,7 @@ fn sequence(item: &mut Item, seen: &Seen, before: &Stream) -> bool {
 }
 
 /// Whether the packet fits its message, and where the stream is behind it.
-fn message(item: &mut Item, seen: &Seen, state: State) -> State {
+fn message(item: &mut Item, seen: &Whole, state: State) -> State {
     let operation = seen.bth.opcode.operation();
     let position = operation.position();
     let open = match (state, position.starts()) {
@@ -188,7 +216,14 @@ fn message(item: &mut Item, seen: &Seen, state: State) -> State {
             State::Within(Open { operation, mtu: payload, bytes: payload as u64, says })
         }
         Position::Middle => {
-            let Some(open) = open else { return State::Unknown };
+            let Some(open) = open else {
+                if !MTUS.contains(&payload) {
+                    let what =
+                        format!("a Middle carries the path MTU whole, and {payload} is none");
+                    item.wrong(None, what);
+                }
+                return State::Unknown;
+            };
             if payload != open.mtu {
                 let mtu = open.mtu;
                 item.wrong(None, format!("a Middle of {payload} bytes, where the First has {mtu}"));

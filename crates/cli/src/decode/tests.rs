@@ -12,6 +12,10 @@ use proptest::prelude::*;
 use super::text::parse;
 use super::*;
 
+mod captures;
+mod hex;
+mod nic;
+
 /// A SEND of ibv_rc_pingpong, as libmlx5 posted it.
 const SEND: &str = "0000000a41a5b002000000080000000000000040f10aafd500005573991c5000";
 
@@ -52,7 +56,12 @@ fn hex_is_read_as_people_have_it() {
         // hexdump -C
         "00000000  30 31 32 33 34 35 36 37  38 39 3a 3b 3c 3d 3e 3f  |0123456789:;<=>?|\n\
          00000010  40 41 42 43 44 45 46 47  48 49 4a 4b 4c 4d 4e 4f  |@ABCDEFGHIJKLMNO|\n\
-         0000020\n"
+         00000020\n"
+            .into(),
+        // od -A x -t x1
+        "000000 30 31 32 33 34 35 36 37 38 39 3a 3b 3c 3d 3e 3f\n\
+         000010 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f\n\
+         000020\n"
             .into(),
         // tcpdump -X
         "\t0x0000:  3031 3233 3435 3637 3839 3a3b 3c3d 3e3f  0123456789:;<=>?\n\
@@ -92,7 +101,7 @@ fn words_of_a_host_are_turned_when_it_is_said() {
 #[test]
 fn lines_that_hexdump_leaves_out_are_there() {
     let text = "00000000  00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00  |................|\n*\n\
-                00000030  01 02                                             |..|\n0000032\n";
+                00000030  01 02                                             |..|\n00000032\n";
     assert_eq!(hexed(text), [vec![0; 48], vec![1, 2]].concat());
     let far = "00000000  00 00\n*\nffffffffffff0000  01 02\n";
     let error = parse(far, false, false).unwrap_err().0;
@@ -357,7 +366,7 @@ fn each_fault_of_a_packet_is_named() {
     let bth = 28;
     for (at, value, what) in [
         (10, 0x11, "checksum is wrong"),
-        (0, 0x44, "begins with 0x44"),
+        (0, 0x44, "ihl is below 5"),
         (25, 0xff, "a UDP length of 255"),
         (bth, 0x1f, "opcode 0x1f is not known"),
         (bth + 1, 0x41, "transport version 1"),
@@ -395,7 +404,9 @@ fn each_fault_of_a_stream_is_named() {
         found(&[first(), last(0, 40)]).contains("the message has 296 bytes, and its RETH says 300")
     );
     assert!(found(&[first(), last(2, 44)]).contains("PSN 2 where 0 is due: 2 packets are missing"));
-    assert!(found(&[first()]).contains("WriteFirst without its Last, after 256 bytes"));
+    let ends = items(Kind::Pcap, &capture_of(&[first()]), &Options::default());
+    assert_eq!(wrong(&ends), "", "more may have come");
+    assert!(ends[1].notes[0].text.contains("WriteFirst without its Last, after 256 bytes"));
     let only = packet_of(Op::SendOnly, 0, 8, None);
     assert!(
         found(&[first(), only.clone()]).contains("SendOnly begins, and WriteFirst has had no Last")
@@ -493,6 +504,7 @@ fn options() -> impl Strategy<Value = Options> {
                 index: numbers.0,
                 queue_log: numbers.1,
                 queue,
+                stride: sq.then_some(32),
                 cqe_bytes: if wide { 128 } else { 64 },
                 signed,
                 cq,

@@ -1,16 +1,18 @@
 //! WQEs of send and receive queues.
 
-use bellpush::wire::fields::{Body, CTRL, DATA, INLINE, Sends, Walk, receives, walk};
+use bellpush::wire::fields::{
+    Body, CTRL, DATA, INLINE, RADDR, Segment, Sends, Walk, receives, walk,
+};
 use bellpush::wire::mmo::{Copy, MMO_BYTES};
 use bellpush::wire::tm::ListWqe;
-use bellpush::wire::umr::Umr;
+use bellpush::wire::umr::{UMR_HEADER_BYTES, Umr};
 use bellpush::wire::wqe::{
     Ctrl, DS_BYTES, INLINE_FLAG, INVALID_LKEY, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError,
 };
 
 use super::item::Item;
 use super::names::{wqe_opcode, wqe_opcode_or_code};
-use super::{Options, QueueType};
+use super::{DecodeError, Options, QueueType};
 
 /// What is known of a WQE from elsewhere.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,7 +63,8 @@ fn guessed(wqe: &[u8], opcode: Opcode) -> Sends {
 fn checked(wqe: &[u8], ctrl: &Ctrl, sends: Sends) -> Result<(), WqeError> {
     let parsed = parse(wqe, sends)?;
     match parsed.opcode {
-        Opcode::Umr => Umr::parse(wqe).map(drop),
+        // What lies behind its header is told by the walk, and what it asks of the software NIC by `umr`.
+        Opcode::Umr => Ok(()),
         Opcode::TagMatching => ListWqe::parse(wqe).map(drop),
         Opcode::Mmo if usize::from(ctrl.ds) * DS_BYTES != MMO_BYTES => {
             Err(WqeError::Ds(ctrl.ds.into()))
@@ -116,23 +119,36 @@ pub(super) fn send(
     );
     let sends = match (queue.sends(), opcode) {
         (Some(sends), _) => sends,
-        (None, Some(opcode)) => guessed(wqe, opcode),
-        (None, None) => Sends::Connected,
+        (None, Some(opcode)) if queue != QueueType::Eth => guessed(wqe, opcode),
+        (None, _) => Sends::Connected,
     };
     if queue.sends().is_none() && sends != Sends::Connected {
         item.note(16, format!("taken for a WQE of {}; --qp says otherwise", names(sends)));
     }
-    let walked = walk(wqe, sends);
+    let ethernet = queue == QueueType::Eth;
+    let walked = if ethernet { control(wqe) } else { walk(wqe, sends) };
     show(&mut item, wqe, &walked);
+    if let Some(rest) = wqe.get(DS_BYTES..).filter(|rest| ethernet && !rest.is_empty()) {
+        item.bytes("segments of Ethernet", DS_BYTES, rest);
+        item.note(DS_BYTES, "a WQE of an Ethernet queue: its segments are not decoded");
+    }
     place_in_queue(&mut item, &ctrl, bytes.len(), known);
     code(&mut item, &ctrl, opcode);
-    if need <= bytes.len() && ctrl.ds > 0 {
+    if ethernet {
+        // Not those that the opcode has on a queue pair.
+    } else if need <= bytes.len() && ctrl.ds > 0 {
         segments(&mut item, wqe, &ctrl, sends, &walked);
     } else if let Some(at) = walked.beyond.filter(|_| ctrl.ds > 0) {
         beyond(&mut item, wqe, at, bytes.len());
     }
     signature(&mut item, wqe, CTRL.number("signature", wqe).unwrap_or(0), signed);
     item
+}
+
+/// The control segment alone.
+fn control(wqe: &[u8]) -> Walk {
+    let ctrl = Segment { layout: &CTRL, at: 0, body: Body::None };
+    Walk { segments: vec![ctrl], beyond: None, end: wqe.len() }
 }
 
 /// Is the WQE where it says that it is, and does it fit there?
@@ -215,6 +231,12 @@ fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Wal
             );
         }
     }
+    if let Some(opcode) = known.filter(|_| walked.beyond.is_none()) {
+        aligned(item, wqe, opcode, ctrl.op_mod, walked);
+        if opcode == Opcode::Umr {
+            umr(item, wqe);
+        }
+    }
     for segment in walked.segments.iter().filter(|segment| segment.layout == &DATA) {
         let number = |name| DATA.number(name, &wqe[segment.at..]);
         if number("lkey") == Some(INVALID_LKEY.0.into()) {
@@ -222,6 +244,32 @@ fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Wal
         } else if number("byte_count") == Some(0) {
             item.note(segment.at, "byte_count 0 means 2^31 bytes");
         }
+    }
+}
+
+/// What a UMR asks for that the software NIC does not carry out, or that is malformed.
+fn umr(item: &mut Item, wqe: &[u8]) {
+    match Umr::parse(wqe) {
+        Err(WqeError::Segment(at)) if at >= UMR_HEADER_BYTES => {
+            item.wrong(at, WqeError::Segment(at).to_string());
+        }
+        Err(_) => {
+            let what = "bellpush's software NIC carries out inline UMRs of ranges and rights alone: \
+                        it would refuse this one";
+            item.note(0x10, what);
+        }
+        Ok(_) => {}
+    }
+}
+
+/// An atomic at an address that no responder takes (InfiniBand vol. 1, 9.4.5.1).
+fn aligned(item: &mut Item, wqe: &[u8], opcode: Opcode, op_mod: u8, walked: &Walk) {
+    let remote = walked.segments.iter().find(|it| it.layout == &RADDR);
+    let Some(at) = remote.map(|it| it.at).filter(|_| opcode.is_atomic()) else { return };
+    let bytes = if opcode.masked().is_some() && op_mod & 1 == 0 { 4 } else { 8 };
+    let addr = RADDR.number("raddr", &wqe[at..]).unwrap_or(0);
+    if !addr.is_multiple_of(bytes) {
+        item.wrong(at, format!("an atomic at {addr:#x}, which is not a multiple of {bytes}"));
     }
 }
 
@@ -282,64 +330,158 @@ pub(super) fn receive(place: String, bytes: &[u8], shared: bool) -> Item {
     item
 }
 
+/// The WQEs of a dump of a receive queue, of `stride` bytes each; without it, all bytes are one.
+fn posted(
+    bytes: &[u8],
+    shared: bool,
+    stride: Option<usize>,
+    each: &mut dyn FnMut(Item) -> bool,
+) -> bool {
+    let stride = stride.unwrap_or(bytes.len()).max(1);
+    bytes.chunks(stride).enumerate().all(|(i, wqe)| {
+        let mut item = receive(format!("{:#x}", i * stride), wqe, shared);
+        if wqe.len() < stride {
+            item.wrong(None, format!("{} bytes hold no WQE of {stride}", wqe.len()));
+        }
+        each(item)
+    })
+}
+
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
 /// The WQEs of a dump of a send queue, or of a part of one.
-pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -> bool) -> bool {
+///
+/// # Errors
+/// [`DecodeError`] for more bytes than the queue has.
+pub(super) fn dump(
+    bytes: &[u8],
+    options: &Options,
+    each: &mut dyn FnMut(Item) -> bool,
+) -> Result<bool, DecodeError> {
     if let Some(shared) = options.queue.receives() {
-        return each(receive("0x0".into(), bytes, shared));
+        return Ok(posted(bytes, shared, options.stride, each));
     }
-    let ring = options.queue_log.is_some_and(|log| bytes.len() as u64 == 64 << log);
+    let queue = options.queue_log.map(|log| (WQEBB_BYTES as u64) << log);
+    if let Some(queue) = queue.filter(|queue| bytes.len() as u64 > *queue) {
+        let have = bytes.len();
+        return Err(DecodeError(format!("{have} bytes are more than a queue of {queue} has")));
+    }
+    let ring = queue == Some(bytes.len() as u64);
     let blocks = (bytes.len() / WQEBB_BYTES).max(1);
-    let first = match options.index {
-        Some(index) if ring => index as usize % blocks,
-        _ => 0,
-    };
+    let first = options.index.map_or(0, |index| index as usize % blocks);
+    let first = if ring { first } else { 0 };
+    let mut walked = Walked { bytes, options, ring, blocks, first, qpn: None, behind: false };
     let mut at = 0; // from `first`
-    let mut qpn = None;
-    // The index wraps at 16 bits, the place at the ring's end.
     while at < bytes.len() {
-        let place = if ring { (first * WQEBB_BYTES + at) % bytes.len() } else { at };
-        let rest = around(bytes, place, if ring { bytes.len() } else { bytes.len() - place });
-        let block = (at / WQEBB_BYTES) as u32;
-        if is_zero(&rest[..rest.len().min(WQEBB_BYTES)]) && bytes.len() > WQEBB_BYTES {
-            let unused = zeros(bytes, place);
-            let mut item = Item::new("wqe", format!("{place:#x}"));
-            item.summary = format!("{} bytes of zeros: no WQE was written here", unused);
-            at += unused.max(1);
-            if !each(item) {
-                return false;
-            }
-            continue;
-        }
-        let index = options.index.map(|index| index.wrapping_add(block) as u16);
-        let implied = ring && options.index.is_none();
-        let known = Known { index, queue_log: options.queue_log, qpn, whole: !ring };
-        let mut item = send(format!("{place:#x}"), &rest, options.queue, &known, options.signed);
-        let ctrl = Ctrl::parse(&rest).ok();
-        let blocks_of = ctrl.map_or(1, |ctrl| ctrl.blocks() as usize);
-        if let Some(ctrl) = ctrl {
-            let here = place / WQEBB_BYTES;
-            if implied && usize::from(ctrl.index) % blocks != here {
-                item.wrong(
-                    0,
-                    format!(
-                        "wqe_index {} is not that of block {here}: no WQE begins here",
-                        ctrl.index
-                    ),
-                );
-            }
-            qpn = qpn.or(Some(ctrl.qpn.0));
-        }
-        let fits = item.wrong.is_empty();
-        at += if fits { blocks_of } else { blocks_of.clamp(1, 16) } * WQEBB_BYTES;
+        let (item, taken) = walked.step(at);
+        at += taken;
         if !each(item) {
-            return false;
+            return Ok(false);
         }
     }
-    true
+    Ok(true)
+}
+
+/// A walk through a send queue.
+struct Walked<'a> {
+    bytes: &'a [u8],
+    options: &'a Options,
+    /// Whether the bytes are all of the queue, so that WQEs go on around its end.
+    ring: bool,
+    blocks: usize,
+    /// Block of the first WQE.
+    first: usize,
+    qpn: Option<u32>,
+    /// The last WQE that was posted is behind: what follows is of the lap before, and some of it is overwritten.
+    behind: bool,
+}
+
+impl Walked<'_> {
+    /// Place of what lies so many bytes from the first WQE. The index wraps at 16 bits, the place at the ring's end.
+    fn place(&self, at: usize) -> usize {
+        if self.ring { (self.first * WQEBB_BYTES + at) % self.bytes.len() } else { at }
+    }
+
+    fn due(&self, at: usize) -> Option<u16> {
+        self.options.index.map(|index| index.wrapping_add((at / WQEBB_BYTES) as u32) as u16)
+    }
+
+    /// What lies so many bytes from the first WQE, and how many bytes that is.
+    fn step(&mut self, at: usize) -> (Item, usize) {
+        let place = self.place(at);
+        let most = if self.ring { self.bytes.len() } else { self.bytes.len() - place };
+        let rest = around(self.bytes, place, most);
+        if is_zero(&rest[..rest.len().min(WQEBB_BYTES)]) && self.bytes.len() > WQEBB_BYTES {
+            let unused = zeros(self.bytes, place);
+            let mut item = Item::new("wqe", format!("{place:#x}"));
+            item.summary = format!("{unused} bytes of zeros: no WQE was written here");
+            return (item, unused.max(1));
+        }
+        if let Some(skipped) = self.overwritten(at) {
+            self.behind = true;
+            let mut item = Item::new("wqe", format!("{place:#x}"));
+            item.summary =
+                format!("{skipped} basic blocks of a WQE of the lap before, which is overwritten");
+            return (item, skipped * WQEBB_BYTES);
+        }
+        self.wqe(at, place, &rest)
+    }
+
+    fn wqe(&mut self, at: usize, place: usize, rest: &[u8]) -> (Item, usize) {
+        let ctrl = Ctrl::parse(rest).ok();
+        let begins = !self.behind && self.is_before(at);
+        self.behind |= begins;
+        let options = self.options;
+        let index = self.due(at).filter(|_| !self.behind);
+        let known = Known { index, queue_log: options.queue_log, qpn: self.qpn, whole: !self.ring };
+        let mut item = send(format!("{place:#x}"), rest, options.queue, &known, options.signed);
+        let Some(ctrl) = ctrl else { return (item, WQEBB_BYTES) };
+        if let Some(due) = self.due(at).filter(|_| begins) {
+            let (index, blocks) = (ctrl.index, self.blocks);
+            let what = format!(
+                "wqe_index {index} is {blocks} basic blocks before {due}: a WQE of the lap before; the queue is posted \
+                 up to here"
+            );
+            item.note(0, what);
+        }
+        let here = place / WQEBB_BYTES;
+        if self.ring && index.is_none() && usize::from(ctrl.index) % self.blocks != here {
+            let index = ctrl.index;
+            let what = format!("wqe_index {index} is not that of block {here}: no WQE begins here");
+            item.wrong(0, what);
+        }
+        self.qpn = self.qpn.or(Some(ctrl.qpn.0));
+        let blocks = ctrl.blocks() as usize;
+        let taken = if item.wrong.is_empty() { blocks } else { blocks.clamp(1, 16) };
+        (item, taken * WQEBB_BYTES)
+    }
+
+    /// The control segment of a block of a ring whose index is known, and the index that is due there.
+    fn block(&self, at: usize) -> Option<(Ctrl, u16)> {
+        let due =
+            self.due(at).filter(|_| self.ring && (WQEBB_BYTES..self.bytes.len()).contains(&at))?;
+        Some((Ctrl::parse(&self.bytes[self.place(at)..]).ok()?, due))
+    }
+
+    /// Whether a WQE of the lap before begins there.
+    fn is_before(&self, at: usize) -> bool {
+        self.block(at).is_some_and(|(ctrl, due)| {
+            let same = self.qpn.is_none_or(|qpn| qpn == ctrl.qpn.0);
+            same && usize::from(due.wrapping_sub(ctrl.index)) == self.blocks
+        })
+    }
+
+    /// Blocks up to the next WQE of the lap before, where one begins before the next of this lap does.
+    fn overwritten(&self, at: usize) -> Option<usize> {
+        // What names the queue pair is a WQE, if a wrong one.
+        self.block(at).filter(|(ctrl, _)| self.qpn.is_some_and(|qpn| qpn != ctrl.qpn.0))?;
+        let follows = |at| self.block(at).is_some_and(|(ctrl, due)| ctrl.index == due);
+        let places = (0..16).map(|i| (i, at + i * WQEBB_BYTES));
+        let mut found = places.take_while(|(_, at)| !follows(*at));
+        found.find(|(_, at)| self.is_before(*at)).map(|(i, _)| i).filter(|i| *i > 0)
+    }
 }
 
 /// Bytes of whole basic blocks of zeros that begin at an offset.

@@ -64,6 +64,8 @@ pub struct Finding {
     pub script: Vec<String>,
     /// What it prevents.
     pub prevents: Vec<Need>,
+    /// What may or may not work, as it cannot be seen.
+    pub hides: Vec<Need>,
     /// Where this is written; the check's, unless the finding has its own.
     pub source: &'static str,
 }
@@ -80,6 +82,7 @@ impl Finding {
             fix: String::new(),
             script: Vec::new(),
             prevents: Vec::new(),
+            hides: Vec::new(),
             source: "",
         }
     }
@@ -107,6 +110,12 @@ impl Finding {
     /// Prevents something.
     pub fn prevents(needs: &[Need], found: impl Into<String>) -> Self {
         Self { prevents: needs.to_vec(), ..Self::new(Severity::Prevents, found) }
+    }
+
+    /// What may or may not work.
+    pub fn hides(mut self, needs: &[Need]) -> Self {
+        self.hides = needs.to_vec();
+        self
     }
 
     /// What it speaks of.

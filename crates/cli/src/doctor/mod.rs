@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bellpush_cli::report::human::printable;
 
@@ -77,29 +77,35 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 /// The exit status, and what is printed.
 pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
     let taken = values::check_places(&[("--json", &args.json)])?;
-    let (machine, root) = read(args.root.as_deref())?;
-    if let Some(dir) = &args.record {
-        let files = record::write(&root, &machine, dir)?;
+    let begun = Instant::now();
+    let into = args.record.clone();
+    let (machine, mut findings, files) = examined(args.root.as_deref(), into)?;
+    if let (Some(dir), Some(files)) = (&args.record, files) {
         return Ok((0, format!("{files} files in {}\n", printable(&dir.display().to_string()))));
     }
-    let mut findings = examine(&machine);
+    let left = READING.saturating_sub(begun.elapsed()).max(READING / 8);
     let measured = match args.live {
         true => Some(live::measure(&args.nic, || {
-            read(None).map_or_else(|_| Vec::new(), |(m, _)| live::counters(&m))
+            examined(None, None).map_or_else(|_| Vec::new(), |(m, ..)| live::counters(&m))
         })?),
         false => None,
     };
     findings.extend(measured.iter().flat_map(|m| m.findings(&args.nic)).map(in_one_line));
+    let status = verdict::status(&findings);
     let name = match &args.root {
         Some(root) => root.display().to_string(),
         None => "this machine".to_owned(),
     };
-    let report = Report { name, machine: &machine, findings: &findings, live: measured.as_ref() };
-    let text = if args.fix { report.script() } else { report.text() };
-    let status = verdict::status(&findings);
-    let Some(place) = &args.json else { return Ok((status, text)) };
+    let (fix, wants_json) = (args.fix, args.json.is_some());
+    let (text, json) = within(left, &Arc::default(), move || {
+        let (findings, live) = (&findings[..], measured.as_ref());
+        let report = Report { name, machine: &machine, findings, live };
+        let text = if fix { report.script() } else { report.text() };
+        (text, wants_json.then(|| report.json()))
+    })?;
+    let (Some(place), Some(json)) = (&args.json, json) else { return Ok((status, text)) };
     let wrong = |e: serde_json::Error| CliError::new(e, "please report it");
-    let json = serde_json::to_string_pretty(&report.json()).map_err(wrong)? + "\n";
+    let json = serde_json::to_string_pretty(&json).map_err(wrong)? + "\n";
     if taken {
         return Ok((status, json));
     }
@@ -121,25 +127,53 @@ fn in_one_line(mut f: Finding) -> Finding {
     f
 }
 
-/// Reads a machine, in bounded time.
-fn read(recorded: Option<&Path>) -> Result<(Machine, Root), CliError> {
-    let dir = recorded.unwrap_or(Path::new("/"));
-    let reading = Arc::new(Mutex::new(dir.to_owned()));
+/// What was read, what the checks find in it, and how many files were recorded.
+type Examined = (Machine, Vec<Finding>, Option<usize>);
+
+/// Reads a machine and examines it, or records it in the folder `into`, in bounded time.
+fn examined(recorded: Option<&Path>, into: Option<PathBuf>) -> Result<Examined, CliError> {
+    let live = recorded.is_none();
+    let dir = recorded.unwrap_or(Path::new("/")).to_owned();
+    let reading = Arc::new(Mutex::new(dir.clone()));
+    let work = {
+        let reading = reading.clone();
+        move || {
+            let root = open(&dir, reading)?;
+            let machine = Machine::read(&root, live);
+            let files = into.map(|into| record::write(&root, &machine, &into)).transpose()?;
+            let findings = if files.is_some() { Vec::new() } else { examine(&machine) };
+            Ok((machine, findings, files))
+        }
+    };
+    within(READING, &reading, work)?
+}
+
+/// The root of a machine.
+fn open(dir: &Path, reading: Arc<Mutex<PathBuf>>) -> Result<Root, CliError> {
     let remedy = "name a directory with sys/ and proc/ of a machine";
-    let root = Root::new(dir, reading.clone()).map_err(|e| CliError::new(e, remedy))?;
+    let root = Root::new(dir, reading).map_err(|e| CliError::new(e, remedy))?;
     if !root.has("sys") && !root.has("proc") {
         let what = format!("{}: neither sys nor proc in it", dir.display());
         return Err(CliError::new(what, remedy));
     }
-    let live = recorded.is_none();
+    Ok(root)
+}
+
+/// The result of `work`, which reads what `reading` says, if it comes in time. A read that does not
+/// return cannot be ended; the program ends without it.
+fn within<T: Send + 'static>(
+    time: Duration,
+    reading: &Mutex<PathBuf>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, CliError> {
     let (send, receive) = mpsc::channel();
-    // A read that does not return cannot be ended; the program ends without it.
-    thread::spawn(move || drop(send.send((Machine::read(&root, live), root))));
-    receive.recv_timeout(READING).map_err(|e| {
+    thread::spawn(move || drop(send.send(work())));
+    receive.recv_timeout(time).map_err(|e| {
         let at = reading.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
-        let what = match e {
-            RecvTimeoutError::Timeout => format!("{at} did not answer within {READING:?}"),
-            RecvTimeoutError::Disconnected => format!("reading {at} ended early"),
+        let what = match (e, at.as_str()) {
+            (RecvTimeoutError::Timeout, "") => "the report took too long".to_owned(),
+            (RecvTimeoutError::Timeout, at) => format!("{at} did not answer within {READING:?}"),
+            (RecvTimeoutError::Disconnected, at) => format!("reading {at} ended early"),
         };
         CliError::new(
             what,
@@ -159,9 +193,10 @@ pub fn check_table() -> String {
 /// Findings of a recorded machine, worst last: check, severity, subject and text.
 #[allow(dead_code, reason = "the tests look at each")]
 pub fn findings_of(root: &Path) -> Result<Vec<[String; 4]>, CliError> {
-    let (machine, _) = read(Some(root))?;
-    let all = examine(&machine).into_iter();
-    Ok(all
+    // Without the bound of time: a machine that builds may be slow.
+    let machine = Machine::read(&open(root, Arc::default())?, false);
+    Ok(examine(&machine)
+        .into_iter()
         .map(|f| [f.check.to_owned(), f.severity.name().to_owned(), f.subject, f.found])
         .collect())
 }

@@ -3,17 +3,17 @@
 //! Regular files alone are read, 1 MiB of each at most, and nothing outside the root: a copy's
 //! absolute links would lead to the running machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bellpush_cli::report::human::printable;
 
 /// Longest file: /proc/self/environ and /proc/mounts are the largest that are read.
-const MAX_BYTES: u64 = 1 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 /// Most names of one folder.
 const MAX_NAMES: usize = 4096;
 
@@ -92,6 +92,8 @@ pub struct Root {
     reading: Arc<Mutex<PathBuf>>,
     /// What has been asked for.
     asked: Mutex<BTreeSet<(String, Asked)>>,
+    /// Folders without links, as they were found: most files have theirs in common.
+    folders: Mutex<BTreeMap<PathBuf, PathBuf>>,
 }
 
 impl Root {
@@ -102,7 +104,8 @@ impl Root {
         if !real.is_dir() {
             return Err(format!("{}: not a directory", dir.display()));
         }
-        Ok(Self { named: dir.to_owned(), real, reading, asked: Mutex::default() })
+        let (named, asked, folders) = (dir.to_owned(), Mutex::default(), Mutex::default());
+        Ok(Self { named, real, reading, asked, folders })
     }
 
     /// A path below the root, as named.
@@ -124,15 +127,40 @@ impl Root {
     fn resolve(&self, name: &str) -> Result<PathBuf, Seen<()>> {
         let path = self.real.join(name);
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = path.clone();
-        match fs::canonicalize(&path) {
+        match self.without_links(&path) {
             Ok(real) if real.starts_with(&self.real) => Ok(real),
             Ok(_) => Err(Seen::Unreadable(format!("/{name} leads out of the tree"))),
             Err(e) => Err(unread(name, &e)),
         }
     }
 
+    /// What `fs::canonicalize` says, with the folder's answer kept.
+    fn without_links(&self, path: &Path) -> io::Result<PathBuf> {
+        let (Some(parent), Some(last)) = (path.parent(), path.file_name()) else {
+            return fs::canonicalize(path);
+        };
+        let lock = || self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock().get(parent).cloned();
+        let folder = match kept {
+            Some(folder) => folder,
+            None => {
+                let folder = fs::canonicalize(parent)?;
+                lock().insert(parent.to_owned(), folder.clone());
+                folder
+            }
+        };
+        let path = folder.join(last);
+        if fs::symlink_metadata(&path)?.is_symlink() { fs::canonicalize(path) } else { Ok(path) }
+    }
+
     /// Content of a file.
     pub fn bytes(&self, name: &str) -> Seen<Vec<u8>> {
+        self.head(name, MAX_BYTES)
+    }
+
+    /// The first bytes of a file.
+    pub fn head(&self, name: &str, bytes: u64) -> Seen<Vec<u8>> {
+        let max = bytes;
         self.ask(name, Asked::Content);
         let read = || -> Result<Vec<u8>, Seen<()>> {
             let real = self.resolve(name)?;
@@ -143,13 +171,23 @@ impl Root {
             }
             let mut bytes = Vec::new();
             let file = File::open(&real).map_err(io)?;
-            file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(io)?;
+            file.take(max).read_to_end(&mut bytes).map_err(io)?;
             Ok(bytes)
         };
         match read() {
             Ok(bytes) => Seen::Known(bytes),
             Err(Seen::Unreadable(why)) => Seen::Unreadable(why),
             Err(_) => Seen::Absent,
+        }
+    }
+
+    /// The same as text, of a file that says by what it lacks: unreadable if it is too long.
+    pub fn whole(&self, name: &str) -> Seen<String> {
+        match self.bytes(name) {
+            Seen::Known(bytes) if bytes.len() as u64 == MAX_BYTES => {
+                Seen::Unreadable(format!("/{name} has more than {MAX_BYTES} B"))
+            }
+            bytes => bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()),
         }
     }
 
@@ -191,7 +229,14 @@ impl Root {
     /// Whether there is something of this name.
     pub fn has(&self, name: &str) -> bool {
         self.ask(name, Asked::Presence);
-        fs::symlink_metadata(self.real.join(name)).is_ok()
+        self.own(name).is_some_and(|path| fs::symlink_metadata(path).is_ok())
+    }
+
+    /// A name whose folder is below the root: a copy's links may lead elsewhere.
+    fn own(&self, name: &str) -> Option<PathBuf> {
+        let path = self.real.join(name);
+        let (folder, last) = (self.without_links(path.parent()?).ok()?, path.file_name()?);
+        folder.starts_with(&self.real).then(|| folder.join(last))
     }
 
     /// Whether it is a folder, links followed.
@@ -208,7 +253,7 @@ impl Root {
     /// Last part of what a link names.
     pub fn link_name(&self, name: &str) -> Option<String> {
         self.ask(name, Asked::Link);
-        let target = fs::read_link(self.real.join(name)).ok()?;
+        let target = fs::read_link(self.own(name)?).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 }

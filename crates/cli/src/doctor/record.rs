@@ -1,4 +1,5 @@
-//! Copies of a machine what the checks read of it, for `--root` elsewhere.
+//! Copies of a machine what the checks read of it, for `--root` elsewhere. Of files that hold more
+//! than that, such as mounts and serial numbers, the lines that are read alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +8,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::machine::Machine;
-use super::read::{Asked, Root, Seen};
+use super::machine::pci::CONFIG_SPACE;
+use super::machine::system::{IDENTITY, kept_mounts};
+use super::read::{Asked, MAX_BYTES, Root, Seen};
 use crate::cli::CliError;
 
 /// Variables that are recorded: others are nobody's business.
@@ -61,7 +64,9 @@ impl Copy<'_> {
             match how {
                 Asked::Presence if self.root.has(name) => self.placeholder(name)?,
                 Asked::Names => {
-                    for child in self.root.list(name) {
+                    // Other devices' names, such as volumes', are their owners'.
+                    let is_read = |c: &String| name != "dev" || c.starts_with("nvidia");
+                    for child in self.root.list(name).into_iter().filter(is_read) {
                         self.placeholder(&format!("{name}/{child}"))?;
                     }
                 }
@@ -87,8 +92,11 @@ impl Copy<'_> {
     }
 
     fn file(&mut self, name: &str) -> io::Result<()> {
-        match self.root.bytes(name) {
-            Seen::Known(content) if !self.dir.join(name).is_dir() => self.put(name, &content),
+        let bytes = if name.ends_with("/config") { CONFIG_SPACE } else { MAX_BYTES };
+        match self.root.head(name, bytes) {
+            Seen::Known(content) if !self.dir.join(name).is_dir() => {
+                self.put(name, &kept(name, content))
+            }
             _ => Ok(()),
         }
     }
@@ -150,4 +158,60 @@ impl Copy<'_> {
             self.file(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))
         })
     }
+}
+
+/// Of a file's content what the checks read: other lines and serial numbers are nobody's business.
+fn kept(name: &str, content: Vec<u8>) -> Vec<u8> {
+    let lines = |is_read: fn(&str) -> bool| {
+        let text = String::from_utf8_lossy(&content).into_owned();
+        let lines = text.lines().filter(|line| is_read(line)).map(|line| format!("{line}\n"));
+        lines.collect::<String>().into_bytes()
+    };
+    let last = name.rsplit('/').next().unwrap_or(name);
+    match (name, last) {
+        ("proc/self/mounts" | "proc/mounts", _) => {
+            kept_mounts(&String::from_utf8_lossy(&content)).into_bytes()
+        }
+        // Whose the numbers are is their owner's.
+        ("proc/self/uid_map", _) => {
+            let text = String::from_utf8_lossy(&content);
+            let is_own = text.split_whitespace().eq(IDENTITY);
+            (if is_own { IDENTITY.join(" ") } else { "0 1 1".to_owned() } + "\n").into_bytes()
+        }
+        ("proc/self/status", _) => lines(|line| line.starts_with("CapEff:")),
+        ("proc/cpuinfo", _) => lines(|line| {
+            let read = ["model name", "flags", "CPU implementer", "CPU part"];
+            read.iter().any(|start| line.starts_with(start))
+        }),
+        ("proc/cmdline", _) => {
+            let text = String::from_utf8_lossy(&content);
+            let words: Vec<&str> =
+                text.split_whitespace().filter(|word| word.contains("iommu")).collect();
+            (words.join(" ") + "\n").into_bytes()
+        }
+        (_, "information") => lines(|line| line.starts_with("Model:")),
+        (_, "config") => without_serial(content),
+        _ => content,
+    }
+}
+
+/// Id of the Device Serial Number capability (PCIe base specification 7.9.3).
+const SERIAL: u16 = 0x0003;
+
+/// Extended configuration space with the 8 bytes of every serial number 0.
+fn without_serial(mut config: Vec<u8>) -> Vec<u8> {
+    let mut at = 0x100;
+    // A capability has 4 bytes at least: more steps than these would go in a ring.
+    for _ in 0..(4096 - 0x100) / 4 {
+        let Some(&[a, b, c, d]) = config.get(at..at + 4) else { break };
+        let header = u32::from_le_bytes([a, b, c, d]);
+        if header as u16 == SERIAL {
+            config.iter_mut().skip(at + 4).take(8).for_each(|byte| *byte = 0);
+        }
+        at = (header >> 20) as usize & 0xffc;
+        if at < 0x100 {
+            break;
+        }
+    }
+    config
 }

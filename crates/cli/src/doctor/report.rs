@@ -7,10 +7,12 @@ use serde_json::{Value, json};
 
 use super::finding::{Finding, Need, Severity};
 use super::live::Measured;
-use super::machine::Machine;
+use super::machine::{Machine, RANKED};
 use super::read::short;
 use super::verdict::{PathVerdict, paths, status};
 
+/// Version of the JSON: one more where a key changes its meaning or goes.
+const VERSION: u32 = 1;
 /// Columns of a line.
 const WIDTH: usize = 100;
 /// Most GPUs or NICs of the table; the JSON has all.
@@ -37,6 +39,9 @@ struct Pair {
     is_given: bool,
 }
 
+/// The checks that a verdict names.
+type ChecksOf = fn(&PathVerdict) -> &Vec<&'static str>;
+
 fn pairs(m: &Machine) -> Vec<Pair> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let given = m.pairs();
@@ -46,8 +51,9 @@ fn pairs(m: &Machine) -> Vec<Pair> {
         m.system.distances.get(&tree.numa(a)?)?.get(place).copied()
     };
     let mut all = Vec::new();
-    for gpu in m.gpus() {
-        for nic in candidates(&tree) {
+    let nics = candidates(&tree);
+    for gpu in m.gpus().into_iter().take(RANKED) {
+        for &nic in nics.iter().take(RANKED) {
             all.push(Pair {
                 gpu,
                 nic,
@@ -86,10 +92,12 @@ impl Report<'_> {
         self.findings.iter().filter(move |f| f.severity == severity)
     }
 
-    /// Where kernels run.
-    fn kernels(&self) -> &'static str {
-        let prevented = self.findings.iter().any(|f| f.prevents.contains(&Need::Gpu));
-        if prevented { "CPU threads" } else { "the GPU" }
+    /// Whether kernels run on the GPU; `None` where that is not to be seen.
+    fn has_gpu(&self) -> Option<bool> {
+        if self.findings.iter().any(|f| f.prevents.contains(&Need::Gpu)) {
+            return Some(false);
+        }
+        (!self.findings.iter().any(|f| f.hides.contains(&Need::Gpu))).then_some(true)
     }
 
     /// The report as text, the verdict first.
@@ -145,21 +153,36 @@ impl Report<'_> {
             let names: Vec<String> = all.iter().map(|v| v.path.to_string()).collect();
             names.join(" ")
         };
-        let (can, cannot): (Vec<_>, Vec<_>) = all.iter().partition(|v| v.by.is_empty());
-        wrapped(out, "card can", &names(&can));
-        let mut told: Vec<&[&str]> = Vec::new();
-        for verdict in &cannot {
-            if told.contains(&verdict.by.as_slice()) {
-                continue;
+        let of = |possible: Option<bool>| -> Vec<&PathVerdict> {
+            all.iter().filter(|v| v.is_possible() == possible).collect()
+        };
+        wrapped(out, "card can", &names(&of(Some(true))));
+        let kinds: [(_, _, ChecksOf); 2] =
+            [("not seen", None, |v| &v.unseen), ("cannot", Some(false), |v| &v.by)];
+        for (label, possible, checks) in kinds {
+            let mut told: Vec<&[&str]> = Vec::new();
+            let group = of(possible);
+            for verdict in &group {
+                if told.contains(&checks(verdict).as_slice()) {
+                    continue;
+                }
+                told.push(checks(verdict));
+                let same = group.iter().filter(|v| checks(v) == checks(verdict));
+                let same: Vec<&PathVerdict> = same.copied().collect();
+                wrapped(out, label, &format!("{}: {}", names(&same), checks(verdict).join(", ")));
             }
-            told.push(&verdict.by);
-            let same: Vec<_> = cannot.iter().filter(|v| v.by == verdict.by).copied().collect();
-            wrapped(out, "cannot", &format!("{}: {}", names(&same), verdict.by.join(", ")));
         }
         wrapped(
             out,
             "soft NIC",
-            &format!("every path, push/inband as well, with kernels on {}", self.kernels()),
+            &format!(
+                "every path, push/inband as well, with kernels on {}",
+                match self.has_gpu() {
+                    Some(true) => "the GPU",
+                    Some(false) => "CPU threads",
+                    None => "the GPU, or else on CPU threads: that is not to be seen",
+                }
+            ),
         );
         let count = |s| self.of(s).count();
         let (p, w) = (count(Severity::Prevents), count(Severity::Warning));
@@ -199,7 +222,12 @@ impl Report<'_> {
             }
             out.push('\n');
         }
-        if nics.len() > MOST || m.gpus().len() > MOST {
+        if let Some((gpus, nics)) = m.unranked() {
+            let _ = writeln!(
+                out,
+                "  {gpus} GPUs and {nics} NICs: --json has the first {RANKED} of each, unranked"
+            );
+        } else if nics.len() > MOST || m.gpus().len() > MOST {
             let _ = writeln!(out, "  the rest: --json");
         }
     }
@@ -228,15 +256,19 @@ impl Report<'_> {
     /// The report as JSON.
     pub fn json(&self) -> Value {
         let findings = self.findings.iter().map(|f| {
-            let prevents: Vec<&str> = f.prevents.iter().map(|n| need(*n)).collect();
+            let of = |needs: &[Need]| needs.iter().map(|n| need(*n)).collect::<Vec<&str>>();
             json!({
                 "check": f.check, "severity": f.severity.name(), "subject": f.subject,
                 "found": f.found, "expected": f.expected, "cost": f.cost, "fix": f.fix,
-                "source": f.source, "script": f.script, "prevents": prevents,
+                "source": f.source, "script": f.script, "prevents": of(&f.prevents),
+                "hides": of(&f.hides),
             })
         });
         let card = paths(self.findings).into_iter().map(|v| {
-            json!({ "path": v.path.to_string(), "possible": v.by.is_empty(), "prevented_by": v.by })
+            json!({
+                "path": v.path.to_string(), "possible": v.is_possible(), "prevented_by": v.by,
+                "unseen_by": v.unseen,
+            })
         });
         let m = self.machine;
         let placement = pairs(m).into_iter().map(|p| {
@@ -246,10 +278,12 @@ impl Report<'_> {
             })
         });
         json!({
-            "meta": { "command": "doctor", "machine": self.name, "live": m.live },
+            "meta": {
+                "command": "doctor", "version": VERSION, "machine": self.name, "live": m.live,
+            },
             "status": status(self.findings),
             "paths_on_a_card": card.collect::<Vec<_>>(),
-            "kernels": if self.kernels() == "the GPU" { "gpu" } else { "cpu" },
+            "kernels": self.has_gpu().map(|has| if has { "gpu" } else { "cpu" }),
             "placement": if m.rdma.is_empty() { Vec::new() } else { placement.collect::<Vec<_>>() },
             "findings": findings.collect::<Vec<_>>(),
             "measured": self.live.map(Measured::json),

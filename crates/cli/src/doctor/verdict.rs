@@ -16,8 +16,21 @@ pub const PREVENTED: u8 = 3;
 pub struct PathVerdict {
     /// The path.
     pub path: Path,
-    /// Checks that prevent it; none: it can be taken.
+    /// Checks that prevent it.
     pub by: Vec<&'static str>,
+    /// Checks that did not see what it needs.
+    pub unseen: Vec<&'static str>,
+}
+
+impl PathVerdict {
+    /// Whether it can be taken; `None` where that cannot be seen.
+    pub fn is_possible(&self) -> Option<bool> {
+        match (self.by.is_empty(), self.unseen.is_empty()) {
+            (false, _) => Some(false),
+            (true, true) => Some(true),
+            (true, false) => None,
+        }
+    }
 }
 
 /// What a path needs on a card.
@@ -39,22 +52,35 @@ pub fn needs(path: Path) -> Vec<Need> {
 
 /// Every path on a card of this machine. push/inband is omitted: no card has it.
 pub fn paths(findings: &[Finding]) -> Vec<PathVerdict> {
+    let by = by_need(findings, |f| &f.prevents);
+    let unseen = by_need(findings, |f| &f.hides);
+    let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
+    let checks = |path: Path, of: &BTreeMap<Need, Vec<&'static str>>| {
+        needs(path)
+            .into_iter()
+            .flat_map(|need| of.get(&need).cloned().unwrap_or_default())
+            .collect()
+    };
+    let verdict =
+        |path: Path| PathVerdict { path, by: checks(path, &by), unseen: checks(path, &unseen) };
+    on_a_card.map(verdict).collect()
+}
+
+/// Checks whose findings name a need, each once.
+fn by_need(
+    findings: &[Finding],
+    needs: fn(&Finding) -> &Vec<Need>,
+) -> BTreeMap<Need, Vec<&'static str>> {
     let mut by: BTreeMap<Need, Vec<&'static str>> = BTreeMap::new();
     for finding in findings {
-        for &need in &finding.prevents {
+        for &need in needs(finding) {
             let checks = by.entry(need).or_default();
             if !checks.contains(&finding.check) {
                 checks.push(finding.check);
             }
         }
     }
-    let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
-    let verdict = |path: Path| {
-        let all =
-            needs(path).into_iter().flat_map(|need| by.get(&need).cloned().unwrap_or_default());
-        PathVerdict { path, by: all.collect() }
-    };
-    on_a_card.map(verdict).collect()
+    by
 }
 
 /// The worst of the findings, and the exit status that it means.

@@ -7,6 +7,7 @@ mod rows;
 mod saved;
 mod scale;
 mod test_bed;
+mod together;
 
 use std::io::Write;
 use std::path::{Path as FsPath, PathBuf};
@@ -59,6 +60,15 @@ pub struct LinkArgs {
     /// Compare a result of --json with the model, instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpu", "peer", "host_numa", "timeout_ms"])]
     measured: Option<PathBuf>,
+    /// Streams of these GPUs at once, to the host and to each other, such as 0,1: which share a
+    /// link, and how much of it each gets
+    #[arg(long, value_name = "N,N...", allow_hyphen_values = true,
+          conflicts_with_all = ["gpu", "peer", "measured", "no_fit", "host_numa", "generation", "lanes", "mps"])]
+    together: Option<String>,
+    /// Topology of these GPUs, for the model beside: a built-in's name or a TOML file, whose GPUs
+    /// are taken by PCI address, or in their order [default: what sysfs says]
+    #[arg(long, value_name = "TOPOLOGY", requires = "together")]
+    topology: Option<String>,
     /// Timeout of one measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
@@ -81,11 +91,43 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     if args.timeout_ms == 0 {
         return Err(CliError::new("--timeout-ms 0: nothing ends at once", "give 1 or more"));
     }
+    if let Some(list) = &args.together {
+        return at_once(args, &start, list);
+    }
     let taken = match &args.measured {
         Some(file) => again(saved::read(file)?, args)?,
         None => measure(args, &start)?,
     };
     compare(args, &start, taken)
+}
+
+/// Streams of several GPUs at once.
+fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliError> {
+    let topology = match &args.topology {
+        Some(name) => Some(
+            values::topology(name).map_err(|e| CliError::new(e, "see 'bellpush topo --help'"))?,
+        ),
+        None => from_sysfs(FsPath::new("/sys"), 22.0).ok(),
+    };
+    let gpus = together::open(list)?;
+    let is_host = gpus[0].is_host();
+    let places = topology.as_ref().filter(|_| !is_host);
+    let places = places.and_then(|t| together::Places::new(t, &gpus, args.topology.is_some()));
+    let out = Printer::new(args);
+    if is_host {
+        out.line(PROTOCOL_ONLY)?;
+    }
+    let limit = Duration::from_millis(args.timeout_ms);
+    let rows = together::measure(&gpus, places.as_ref(), start, limit)?;
+    together::text(&rows).iter().try_for_each(|line| out.line(line))?;
+    let mut meta = common_meta(&gpus[0])?;
+    let names: Vec<String> = gpus.iter().map(|gpu| gpu.describe().to_string()).collect();
+    meta["command"] = json!("link --together");
+    meta["gpus"] = json!(names);
+    meta["topology"] = json!(places.map(|p| p.name().to_owned()));
+    out.save(&meta, &rows)?;
+    let good = rows.iter().all(|row| row["verified"] == true);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(UNVERIFIED) })
 }
 
 /// The measurements and their circumstances.
@@ -251,15 +293,25 @@ fn sysfs_link(gpu: &Gpu) -> Option<PcieLink> {
     topology.node(topology.find(pci)?).link
 }
 
-fn meta(bed: &TestBed, link: RawLink, source: &str) -> Result<Value, CliError> {
-    let executor = bed.gpu.describe().to_string();
-    let meta = machine::meta(Nic::default(), &executor, 0);
+/// The machine and the build; no NIC and no randomness is involved here.
+fn common_meta(gpu: &Gpu) -> Result<Value, CliError> {
+    let meta = machine::meta(Nic::default(), &gpu.describe().to_string(), 0);
     let mut meta = serde_json::to_value(&meta)
         .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
     if let Value::Object(meta) = &mut meta {
-        // No NIC and no randomness is involved here.
         meta.remove("nic");
         meta.remove("seed");
+        if gpu.is_host() {
+            meta.insert("gpu".into(), Value::Null);
+            meta.insert("notes".into(), json!([PROTOCOL_ONLY]));
+        }
+    }
+    Ok(meta)
+}
+
+fn meta(bed: &TestBed, link: RawLink, source: &str) -> Result<Value, CliError> {
+    let mut meta = common_meta(&bed.gpu)?;
+    if let Value::Object(meta) = &mut meta {
         meta.insert("command".into(), "link".into());
         meta.insert("peer".into(), json!(bed.peer.as_ref().map(|p| p.gpu.describe().to_string())));
         meta.insert(
@@ -269,10 +321,6 @@ fn meta(bed: &TestBed, link: RawLink, source: &str) -> Result<Value, CliError> {
                 "source": source,
             }),
         );
-        if bed.gpu.is_host() {
-            meta.insert("gpu".into(), Value::Null);
-            meta.insert("notes".into(), json!([PROTOCOL_ONLY]));
-        }
     }
     Ok(meta)
 }

@@ -82,7 +82,7 @@ pub struct Measured {
     pub verified: bool,
 }
 
-fn bug(error: MemError) -> CliError {
+pub(super) fn bug(error: MemError) -> CliError {
     CliError::new(error, "this is a bug: please report it")
 }
 

@@ -20,9 +20,17 @@ pub fn gb_s(rate: f64) -> String {
     }
 }
 
-/// Foreign text, made fit for a terminal line: without control characters.
+/// Foreign text, made fit for a terminal line: without control characters, and without those that
+/// turn the text around, hide in it or end a line (Unicode Standard Annex 9).
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_unfit(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Controls, marks and overrides of direction, and characters of no width.
+fn is_unfit(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 fn scaled(value: f64, units: &[(&str, f64)]) -> String {
@@ -73,5 +81,8 @@ mod tests {
     #[test]
     fn control_characters_are_shown_not_obeyed() {
         assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        let turned = "a\u{202e}b\u{2066}c\u{200b}d\u{feff}";
+        assert_eq!(printable(turned), "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}");
+        assert_eq!(printable("é — µs 日本"), "é — µs 日本");
     }
 }

@@ -9,9 +9,10 @@ use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faulty, Link, ShmNet, UdpLink};
 use bellpush::nic::soft::script::{Script, Scripted, ScriptedFaults};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
-use bellpush::transport::{Endpoint, Error, Memory};
+use bellpush::transport::{self, Endpoint, Error, Memory};
 
 use super::config::{Carrier, Config, Connection};
+use super::model::Who;
 use super::rng::{Rng, Use};
 
 /// Statuses that a launch may write.
@@ -100,6 +101,17 @@ impl Bed {
     /// Faults of the script that have struck.
     pub fn struck(&self) -> u64 {
         self.scripts.iter().flat_map(|script| script.done()).map(|(_, times)| times).sum()
+    }
+
+    /// Receives of an end whose CQEs the script has dropped.
+    pub fn lost_receives(&self, who: Who) -> u64 {
+        let ends = self.connections.get(who.connection).map(|it| &it.ends);
+        // One script for each NIC, of which the second end has the last.
+        let script = if who.side == 0 { self.scripts.first() } else { self.scripts.last() };
+        match (ends.map(|ends| ends[who.side].address().link), script) {
+            (Some(transport::Link::Qp(qp)), Some(script)) => script.lost_receives(qp.qpn),
+            _ => 0,
+        }
     }
 
     /// Waits until a stream has nothing to do.

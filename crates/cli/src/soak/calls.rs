@@ -23,26 +23,37 @@ const LAUNCH: Duration = Duration::from_secs(30);
 /// Why a call did not do what it should.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The queue pair has ended, or a wait: what a fault may do.
-    Ended { why: String, syndrome: Option<u8>, is_timeout: bool },
+    /// What a fault may do.
+    Ended { why: String, syndrome: Option<u8>, what: Ended },
     /// What no fault explains.
     Wrong(String),
+}
+
+/// What has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    QueuePair,
+    /// A wait: what is waited for goes on.
+    Wait,
+    /// A call that found no room in time: it has posted a part, or nothing, and the queue pair goes on, with the calls
+    /// that were queued behind it.
+    Call,
 }
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         let why = error.to_string();
-        let ended = |syndrome, is_timeout| Self::Ended { why: why.clone(), syndrome, is_timeout };
+        let ended = |syndrome, what| Self::Ended { why: why.clone(), syndrome, what };
         match &error {
             Error::Completion { syndrome, code, .. } => {
-                ended((*code == Code::CqeError).then_some(*syndrome), false)
+                ended((*code == Code::CqeError).then_some(*syndrome), Ended::QueuePair)
             }
             Error::Timeout { .. }
-            // Of another verb: it has posted a part, or nothing.
             | Error::Verb { verb: "quiet", code: Code::Timeout }
-            | Error::Gpu(GpuError::Timeout { .. }) => ended(None, true),
-            Error::Verb { code: Code::CqeError | Code::Dead | Code::Timeout, .. } | Error::Nic(_) => {
-                ended(None, false)
+            | Error::Gpu(GpuError::Timeout { .. }) => ended(None, Ended::Wait),
+            Error::Verb { code: Code::Timeout, .. } => ended(None, Ended::Call),
+            Error::Verb { code: Code::CqeError | Code::Dead, .. } | Error::Nic(_) => {
+                ended(None, Ended::QueuePair)
             }
             _ => Self::Wrong(why),
         }
@@ -122,9 +133,14 @@ impl Bed {
         (args.bytes, args.value, args.compare) = (it.bytes as u64, it.value, it.compare);
         args.signal_offset = (begin + it.word) as u64;
         let kernel = self.kernel(who.connection, it.is_extra());
-        self.launch(who.connection, &kernel, it.dims, it.callers(), |status| OpArgs {
-            status,
-            ..args
+        let posts = |status| OpArgs { status, ..args };
+        let done = self.launch(who.connection, &kernel, it.dims, it.callers(), posts);
+        done.map_err(|trouble| match trouble {
+            // One of its calls: it makes them one after the other, whatever became of those before.
+            Trouble::Ended { why, syndrome, what: Ended::Wait } => {
+                Trouble::Ended { why, syndrome, what: Ended::Call }
+            }
+            other => other,
         })
     }
 
@@ -153,17 +169,16 @@ impl Bed {
         let words = raw.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
         for (caller, status) in words.enumerate() {
             let why = || format!("{kernel}: status {status:#x} of caller {caller}");
-            let ended =
-                |syndrome, is_timeout| Err(Trouble::Ended { why: why(), syndrome, is_timeout });
+            let ended = |syndrome, what| Err(Trouble::Ended { why: why(), syndrome, what });
             match status {
                 _ if Code::check(status).is_ok() && status == 0 => {}
-                1 => return ended(None, true),
+                1 => return ended(None, Ended::Wait),
                 2 | 3 => {
                     let syndrome = ends.ends.iter().find_map(|end| match end.failure() {
                         Some(Error::Completion { syndrome, .. }) => Some(syndrome),
                         _ => None,
                     });
-                    return ended(syndrome, false);
+                    return ended(syndrome, Ended::QueuePair);
                 }
                 _ => return Err(Trouble::Wrong(why())),
             }

@@ -190,6 +190,11 @@ impl Config {
         self.trouble.as_ref().is_some_and(|trouble| trouble.kind.ends_queue_pairs())
     }
 
+    /// Whether CQEs may be lost without an end of their queue pair: what waits for room behind them gives up.
+    pub fn may_lose_cqes(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.kind == Kind::Cqe)
+    }
+
     /// Whether what was acknowledged need not have landed: an atomic behind it tells.
     pub fn lands_late(&self) -> bool {
         self.adversary.is_some_and(|it| it.has(AdversaryKind::AllWrites))

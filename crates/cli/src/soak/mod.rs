@@ -9,6 +9,7 @@
 //! | `plan` | the command line |
 //! | `rng` `config` `faults` `ops` | what a round is made of, drawn before it begins |
 //! | `bed` `calls` | NICs, memories and endpoints; operations as calls |
+//! | `immediates` | those that are to come, and that need not where a fault has dropped their CQE |
 //! | `model` | what memory must hold, and may where a queue pair has ended |
 //! | `round` | the operations one after the other, waits, comparisons, recovery |
 //! | `tally` | what was done, in numbers |
@@ -17,6 +18,7 @@ mod bed;
 mod calls;
 mod config;
 mod faults;
+mod immediates;
 mod model;
 mod ops;
 mod plan;

@@ -190,16 +190,17 @@ impl Model {
     }
 
     /// Compares a connection's part of a memory after one of its queue pairs has ended: what was pending was carried out in
-    /// whole, in part or not at all, the words among it as a whole. `in_order`: what lies before a word that was changed
-    /// was carried out. What was seen is what there is from now on.
+    /// whole, in part or not at all, the words among it as a whole. `in_order`, for what each side has posted: what lies before a
+    /// word that was changed was carried out. What was seen is what there is from now on.
     pub fn compare_ended(
         &mut self,
         connection: usize,
         (memory, at): (usize, usize),
         seen: &[u8],
-        in_order: bool,
+        in_order: [bool; 2],
     ) -> Option<Difference> {
-        let done = if in_order { self.known_done(connection, (memory, at), seen) } else { [0; 2] };
+        let mut done = self.known_done(connection, (memory, at), seen);
+        done.iter_mut().zip(in_order).filter(|(_, is)| !is).for_each(|(done, _)| *done = 0);
         let expected = &self.now[memory][at..at + seen.len()];
         let allowed = |offset: usize| self.is_allowed(connection, (memory, at), seen, offset, done);
         let found = difference(memory, at, expected, seen, allowed);

@@ -40,7 +40,7 @@ fn after_an_end_bytes_are_old_or_new_and_others_are_as_ever() {
         model.apply(A, &[copy(8, 16, 4), copy(32, 18, 4)]);
         let mut seen = vec![0u8; 64];
         changes.iter().for_each(|&(at, byte)| seen[at] = byte);
-        let found = model.compare_ended(0, (1, 0), &seen, true);
+        let found = model.compare_ended(0, (1, 0), &seen, [true; 2]);
         assert_eq!(model.compare(1, 0, &seen), None, "what was seen is what there is");
         found.map(|found| found.at)
     };
@@ -59,7 +59,7 @@ fn a_word_is_one_of_its_values_and_tells_of_what_lies_before_it() {
         let mut seen = vec![0u8; 64];
         seen[40..48].copy_from_slice(&word.to_ne_bytes());
         data.iter().for_each(|&(at, byte)| seen[at] = byte);
-        model.compare_ended(0, (1, 0), &seen, in_order).map(|found| found.at)
+        model.compare_ended(0, (1, 0), &seen, [in_order, true]).map(|found| found.at)
     };
     assert_eq!(told(true, 0, &[]), None);
     assert_eq!(told(true, 0x1_0000_0001, &[(16, 8), (17, 9)]), None);
@@ -93,4 +93,24 @@ fn what_is_pending_is_in_the_way_of_what_it_touches() {
     // What the other end fetches lands where this one puts.
     model.apply(b, &[copy(0, 50, 4)]);
     assert!(model.is_peer_writing(A) && !model.is_peer_writing(b));
+}
+
+/// An end of which a call gave up has posted what came behind it all the same. The other end has not.
+#[test]
+fn an_end_without_order_leaves_the_others_order() {
+    let b = Who { side: 1, ..A };
+    let back = |at| [Place { memory: 1, at: 8 }, Place { memory: 0, at }];
+    let seen_at_a = |in_order| {
+        let mut model = model();
+        let [from, to] = back(16);
+        let word =
+            Effect::Word { at: Place { memory: 0, at: 40 }, change: Change::Set(7), old: None };
+        model.apply(b, &[Effect::Copy { from, to, bytes: 4 }, word]);
+        let mut seen: Vec<u8> = (0..64).collect();
+        seen[40..48].copy_from_slice(&7u64.to_ne_bytes());
+        model.compare_ended(0, (0, 0), &seen, in_order).map(|found| found.at)
+    };
+    assert_eq!(seen_at_a([true, true]), Some(16), "the word, not its data");
+    assert_eq!(seen_at_a([false, true]), Some(16));
+    assert_eq!(seen_at_a([true, false]), None);
 }

@@ -1,18 +1,20 @@
 //! One round: its operations, one after the other, and what memory must hold at their ends.
 
-use std::collections::{HashMap, VecDeque};
+mod recovery;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::Gpu;
-use bellpush::transport::{Error, Path};
+use bellpush::transport::Path;
 use bellpush::wire::cqe::Syndrome;
 
 use super::Watch;
 use super::bed::{Bed, Refused};
-use super::calls::Trouble;
+use super::calls::{Ended, Trouble};
 use super::config::{Config, GUARD, WORDS};
-use super::faults::Kind;
+use super::immediates::{Immediates, Unexpected};
 use super::model::{Model, Place, Who};
 use super::ops::{self, Op, What};
 use super::rng::{Rng, Use};
@@ -40,11 +42,14 @@ pub struct Round<'a> {
     /// The last operation of each end, as far as nobody has waited for it.
     last: HashMap<(usize, usize), Op>,
     /// Immediates that are to come.
-    immediates: HashMap<(usize, usize), VecDeque<u32>>,
+    immediates: HashMap<(usize, usize), Immediates>,
     /// Queue pairs whose end was told, and with which syndromes.
     told: u64,
     syndromes: Vec<u8>,
     resets: u64,
+    /// Ends of which a call gave up since they were connected, and how often that was told.
+    gave_up: HashSet<(usize, usize)>,
+    given_up: u64,
     /// A device has ended: nothing goes on.
     over: bool,
 }
@@ -85,6 +90,8 @@ pub fn run(
         told: 0,
         syndromes: Vec::new(),
         resets: 0,
+        gave_up: HashSet::new(),
+        given_up: 0,
         over: false,
     };
     let done = round.all(spoil);
@@ -152,7 +159,9 @@ impl Round<'_> {
 
     fn post(&mut self, op: &Op) -> Found {
         let (who, effects) = (op.who, op.effects(self.config));
-        let in_order = self.config.connections[who.connection].in_order();
+        // A call that gives up has others behind it that do not: what they fetch, nobody knows.
+        let in_order =
+            self.config.connections[who.connection].in_order() && !self.config.may_lose_cqes();
         for other in self.model.in_the_way(who, &effects, in_order) {
             self.quiet(other)?;
         }
@@ -162,7 +171,7 @@ impl Round<'_> {
         };
         if immediate.is_some() {
             let receives = self.config.connections[who.connection].options.receives as usize;
-            if self.outstanding(who) >= receives {
+            if self.immediates(who).is_some_and(|sent| !sent.has_room(receives)) {
                 self.quiet(who)?;
             }
         }
@@ -173,7 +182,7 @@ impl Round<'_> {
         self.model.apply(who, &effects);
         self.last.insert((who.connection, who.side), op.clone());
         if let Some(value) = immediate {
-            self.immediates.entry((who.connection, who.side)).or_default().push_back(value);
+            self.immediates.entry((who.connection, who.side)).or_default().sent(value);
         }
         posted.or_else(|trouble| self.failed(who, trouble))
     }
@@ -183,10 +192,10 @@ impl Round<'_> {
         let (begin, since) = (self.config.part_of(op.who.connection), Instant::now());
         loop {
             match self.bed.post(op, begin) {
-                Err(Trouble::Ended { is_timeout: true, .. })
+                Err(Trouble::Ended { what: Ended::Wait, .. })
                     if !matches!(op.what, What::Device(_))
-                        && self.may_go_on()
-                        && since.elapsed() < PATIENCE =>
+                        && self.may_go_on(op.who)
+                        && since.elapsed() < self.bound(op.who) =>
                 {
                     self.tally.waited_again += 1;
                 }
@@ -195,25 +204,36 @@ impl Round<'_> {
         }
     }
 
-    fn outstanding(&self, who: Who) -> usize {
-        self.immediates.get(&(who.connection, who.side)).map_or(0, VecDeque::len)
+    fn immediates(&self, who: Who) -> Option<&Immediates> {
+        self.immediates.get(&(who.connection, who.side))
     }
 
     /// A call has failed: by a fault, after which both ends begin anew, or by nothing that is known.
     fn failed(&mut self, who: Who, trouble: Trouble) -> Found {
         match trouble {
             Trouble::Wrong(why) => finding(why),
+            Trouble::Ended { why, .. } if self.is_tcp(who) => {
+                finding(format!("{why}, and no fault ends a TCP connection"))
+            }
             Trouble::Ended { why, .. } if !self.config.may_fail() => {
                 finding(format!("{why}, and no fault of this round does that"))
             }
             Trouble::Ended { why, .. } if self.bed.struck() == 0 => {
                 finding(format!("{why}, before any fault has struck"))
             }
-            Trouble::Ended { syndrome, .. } => {
+            Trouble::Ended { syndrome, what, .. } => {
                 self.told += 1;
-                self.syndromes.extend(syndrome);
+                self.note(who, syndrome, what);
                 self.recover(who.connection, true)
             }
+        }
+    }
+
+    fn note(&mut self, who: Who, syndrome: Option<u8>, what: Ended) {
+        self.syndromes.extend(syndrome);
+        if what == Ended::Call {
+            self.gave_up.insert((who.connection, who.side));
+            self.given_up += 1;
         }
     }
 
@@ -232,8 +252,8 @@ impl Round<'_> {
             match self.bed.quiet(who) {
                 Ok(()) => break,
                 // A wait may end where the machine is busy; what was called goes on.
-                Err(Trouble::Ended { is_timeout: true, .. })
-                    if since.elapsed() < PATIENCE && self.may_go_on() =>
+                Err(Trouble::Ended { what: Ended::Wait, .. })
+                    if since.elapsed() < self.bound(who) && self.may_go_on(who) =>
                 {
                     self.tally.waited_again += 1;
                 }
@@ -250,9 +270,24 @@ impl Round<'_> {
         if self.config.may_fail() { PATIENCE / 30 } else { PATIENCE }
     }
 
-    /// Whether a wait that gave up may yet end well.
-    fn may_go_on(&self) -> bool {
-        !self.config.may_fail() || self.bed.struck() == 0
+    /// Whether a wait that gave up may yet end well. One of tcp may: its stream may have waited behind kernels of a
+    /// connection that has ended.
+    fn may_go_on(&self, who: Who) -> bool {
+        !self.config.may_fail() || self.bed.struck() == 0 || self.is_tcp(who)
+    }
+
+    fn is_tcp(&self, who: Who) -> bool {
+        self.config.connections[who.connection].path == Path::TCP
+    }
+
+    /// For how long calls that give up are made again.
+    fn bound(&self, who: Who) -> Duration {
+        if self.is_tcp(who) { self.longest(who.connection) } else { PATIENCE }
+    }
+
+    /// How long a stream's work may take, some of which waits in vain.
+    fn longest(&self, connection: usize) -> Duration {
+        self.config.connections[connection].options.timeout * 8 + PATIENCE
     }
 
     /// An atomic that brings about what was put before it, where an acknowledgement does not tell of that.
@@ -311,21 +346,34 @@ impl Round<'_> {
     }
 
     fn compare(&mut self, memory: usize, at: usize, bytes: usize) -> Found {
-        let seen = self.bed.read(memory, at, bytes).map_err(Finding)?;
-        self.tally.compared += bytes as u64;
-        match self.model.compare(memory, at, &seen) {
-            None => Ok(()),
-            Some(difference) => {
-                self.tally.mismatches += 1;
-                let address = self.bed.memory[memory].addr() + difference.at as u64;
-                finding(format!("{difference}, from address {address:#x} on"))
-            }
-        }
+        let difference = self.difference(memory, at, bytes)?;
+        difference.map_or(Ok(()), |told| self.mismatch(told))
     }
 
-    /// The peer's memory, where a word or an immediate has told of all that lies before it.
+    fn difference(&mut self, memory: usize, at: usize, bytes: usize) -> Found<Option<String>> {
+        let seen = self.bed.read(memory, at, bytes).map_err(Finding)?;
+        self.tally.compared += bytes as u64;
+        Ok(self.model.compare(memory, at, &seen).map(|difference| {
+            let address = self.bed.memory[memory].addr() + difference.at as u64;
+            format!("{difference}, from address {address:#x} on")
+        }))
+    }
+
+    fn mismatch(&mut self, what: String) -> Found {
+        self.tally.mismatches += 1;
+        finding(what)
+    }
+
+    /// The peer's memory, where a word or an immediate has told of all that was posted before it: not of a call that
+    /// gave up because CQEs were lost, which a quiet then says.
     fn compare_peers_part(&mut self, who: Who) -> Found {
-        self.compare(1 - who.side, self.config.part_of(who.connection), self.config.part)
+        let (at, bytes) = (self.config.part_of(who.connection), self.config.part);
+        let Some(difference) = self.difference(1 - who.side, at, bytes)? else { return Ok(()) };
+        let given_up = self.given_up;
+        if self.config.may_lose_cqes() && self.bed.struck() > 0 {
+            self.quiet(who)?;
+        }
+        if self.given_up > given_up { Ok(()) } else { self.mismatch(difference) }
     }
 
     /// Waits for the word that the last operation changed, and compares what was put before it.
@@ -384,20 +432,24 @@ impl Round<'_> {
     /// Some may not have come when the patience ends.
     fn take_immediates(&mut self, who: Who, patience: Duration) -> Found {
         let key = (who.connection, who.side);
-        if self.outstanding(who) == 0 {
-            return Ok(());
-        }
         let receiver = Who { side: 1 - who.side, ..who };
-        let since = Instant::now();
-        while let Some(&value) = self.immediates.get(&key).and_then(VecDeque::front) {
-            match self.bed.end(receiver).poll_immediate() {
-                Ok(Some(seen)) if seen == value => {
-                    self.immediates.get_mut(&key).and_then(VecDeque::pop_front);
-                    self.tally.immediates += 1;
-                }
-                Ok(Some(seen)) => {
-                    return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
-                }
+        let (since, mut has_last) = (Instant::now(), false);
+        while let Some(value) = self.immediates(who).and_then(Immediates::next) {
+            let polled = self.bed.end(receiver).poll_immediate();
+            // Behind the poll: a CQE that was dropped before one that has come is counted.
+            let lost = self.bed.lost_receives(receiver);
+            let sent = self.immediates.entry(key).or_default();
+            match polled {
+                Ok(Some(seen)) => match sent.came(seen, lost) {
+                    Ok(is_last) => {
+                        has_last = is_last;
+                        self.tally.immediates += 1;
+                    }
+                    Err(Unexpected(_)) => {
+                        return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
+                    }
+                },
+                Ok(None) if sent.rest_is_lost(lost) => has_last = false,
                 Ok(None) if since.elapsed() < patience => std::thread::yield_now(),
                 Ok(None) if patience < PATIENCE => return Ok(()),
                 Ok(None) => return finding(format!("immediate {value:#x} has not come")),
@@ -406,7 +458,7 @@ impl Round<'_> {
         }
         let is_last = |op: &Op| matches!(&op.what, What::Device(it) if it.immediate().is_some());
         let tells = self.last.get(&key).is_some_and(is_last);
-        if tells && !self.model.is_peer_writing(who) {
+        if has_last && tells && !self.model.is_peer_writing(who) {
             self.compare_peers_part(who)?;
         }
         Ok(())
@@ -437,71 +489,6 @@ impl Round<'_> {
         let place = Place { memory: who.side, at: self.config.part_of(who.connection) + at };
         self.bed.write(place.memory, place.at, &new).map_err(Finding)?;
         self.model.written_by_host(place, &new);
-        Ok(())
-    }
-
-    /// Takes both ends of a connection back to their beginning. What was under way was carried out in whole, in part or
-    /// not at all.
-    fn recover(&mut self, connection: usize, failed: bool) -> Found {
-        self.tally.resets += 1;
-        let limit = self.config.connections[connection].options.timeout * 8 + PATIENCE;
-        self.bed.idle(connection, limit).map_err(Finding)?;
-        let kind = self.config.trouble.as_ref().map(|trouble| trouble.kind);
-        if failed && matches!(kind, Some(Kind::Wqe | Kind::Time)) {
-            // The other end may know more: only its own waits tell.
-            for side in 0..2 {
-                if let Err(Trouble::Ended { syndrome, .. }) =
-                    self.bed.quiet(Who { connection, side })
-                {
-                    self.syndromes.extend(syndrome);
-                }
-            }
-            self.bed.idle(connection, limit).map_err(Finding)?;
-        }
-        if kind == Some(Kind::Device) && self.bed.struck() > 0 {
-            return self.end_all();
-        }
-        let [a, b] = &mut self.bed.connections[connection].ends;
-        for end in [&mut *a, &mut *b] {
-            let progress = end.reset().map_err(|e| Finding(format!("the reset failed: {e}")))?;
-            if progress.complete > progress.posted {
-                return finding(format!("more is complete than was posted: {progress:?}"));
-            }
-        }
-        self.compare_ended(connection)?;
-        let [a, b] = &mut self.bed.connections[connection].ends;
-        let (to_a, to_b) = (a.address(), b.address());
-        let connected = a.connect(to_b).and_then(|()| b.connect(to_a));
-        connected.map_err(|e: Error| Finding(format!("behind a reset: {e}")))
-    }
-
-    /// A device is gone, and with it all of its queue pairs: none of them changes memory any more.
-    fn end_all(&mut self) -> Found {
-        self.over = true;
-        self.bed.connections.clear();
-        (0..self.config.connections.len()).try_for_each(|connection| self.compare_ended(connection))
-    }
-
-    fn compare_ended(&mut self, connection: usize) -> Found {
-        let (at, bytes) = (self.config.part_of(connection), self.config.part);
-        let config = &self.config.connections[connection];
-        let in_order = config.in_order() && !config.shared;
-        for memory in 0..2 {
-            let seen = self.bed.read(memory, at, bytes).map_err(Finding)?;
-            self.tally.compared += bytes as u64;
-            if let Some(found) = self.model.compare_ended(connection, (memory, at), &seen, in_order)
-            {
-                self.tally.mismatches += 1;
-                return finding(format!(
-                    "behind the end of connection {connection}'s queue pair: {found}"
-                ));
-            }
-        }
-        for side in 0..2 {
-            self.model.settle(Who { connection, side });
-            self.last.remove(&(connection, side));
-            self.immediates.remove(&(connection, side));
-        }
         Ok(())
     }
 

@@ -2,24 +2,18 @@
 
 use std::path::Path;
 
-use bellpush::pcie::Origin;
-use bellpush::pcie::sim::{CALIBRATION, Origins, Params};
+use bellpush::pcie::sim::fitted;
 use bellpush::pcie::topology::{Kind, Topology};
 use serde_json::Value;
 
 use crate::values;
 
-/// A parameter that a row of this machine was fitted to.
-#[derive(Debug, PartialEq)]
-struct Fit {
-    parameter: &'static str,
-    value: f64,
-}
-
 /// What a result says of its machine.
 #[derive(Debug, PartialEq)]
 pub struct Measured {
-    fits: Vec<Fit>,
+    fits: Vec<(&'static str, f64)>,
+    /// The GPU's name.
+    gpu: String,
     /// Generation, lanes and MPS of the GPU's link.
     link: [u32; 3],
 }
@@ -49,27 +43,23 @@ fn parse(text: &str) -> Result<Measured, String> {
     let link = [number("gen")?, number("lanes")?, number("mps_bytes")?];
     let list = meta["calibration"].as_array().filter(|list| !list.is_empty());
     let list = list.ok_or("no parameter was fitted (--no-fit?)")?;
-    let mut fits: Vec<Fit> = Vec::new();
+    let mut fits: Vec<(&str, f64)> = Vec::new();
     for (i, entry) in list.iter().enumerate() {
         let fit = fit(entry, &json["results"]);
         let fit = fit.map_err(|what| format!("calibration {}: {what}", i + 1))?;
-        if fits.iter().any(|f| f.parameter == fit.parameter) {
-            return Err(format!("calibration {}: {} stands twice", i + 1, fit.parameter));
+        if fits.iter().any(|f| f.0 == fit.0) {
+            return Err(format!("calibration {}: {} stands twice", i + 1, fit.0));
         }
         fits.push(fit);
     }
-    Ok(Measured { fits, link })
+    let gpu = meta["gpu"].as_str().unwrap_or_default().to_owned();
+    Ok(Measured { fits, gpu, link })
 }
 
 /// One entry: a parameter that is fitted, to rows that were measured and moved what they should.
-fn fit(entry: &Value, results: &Value) -> Result<Fit, String> {
+fn fit(entry: &Value, results: &Value) -> Result<(&'static str, f64), String> {
     let name = entry["parameter"].as_str().unwrap_or_default();
-    let known = CALIBRATION.iter().find(|c| c.parameter == name);
-    let parameter =
-        known.ok_or_else(|| format!("{name:?} is no parameter that is fitted"))?.parameter;
-    let (least, most) = Params::range(parameter);
-    let value = entry["value"].as_f64().filter(|v| (least..=most).contains(v));
-    let value = value.ok_or_else(|| format!("{parameter}: no value from {least} to {most}"))?;
+    let (parameter, value) = fitted(name, entry["value"].as_f64().unwrap_or(f64::NAN))?;
     let row = entry["row"].as_str().unwrap_or_default();
     for part in row.split(", less ") {
         let rows = results.as_array().map_or(&[][..], |rows| rows);
@@ -80,23 +70,16 @@ fn fit(entry: &Value, results: &Value) -> Result<Fit, String> {
             return Err(format!("{parameter}: row {part:?} was not measured and verified"));
         }
     }
-    Ok(Fit { parameter, value })
+    Ok((parameter, value))
 }
 
 impl Measured {
-    /// Puts the values into place: these count as measured, all others as before. A parameter that
-    /// the command sets stays as it is.
-    pub fn apply(&self, params: &mut Params, origins: &mut Origins) {
-        for Fit { parameter, value } in &self.fits {
-            if origins.of(parameter) == Origin::Read {
-                continue;
-            }
-            params.get_mut(parameter).into_iter().for_each(|own| *own = *value);
-            origins.set(parameter, Origin::Measured);
-        }
+    /// The parameters' values as the topology's own.
+    pub fn put(self, topology: &mut Topology) {
+        topology.set_measured(self.fits);
     }
 
-    /// Refuses the result of another machine, as far as the GPUs' links tell.
+    /// Refuses the result of another machine, as far as the GPUs' links and names tell.
     pub fn check(&self, path: &Path, topology: &Topology) -> Result<(), String> {
         let [generation, lanes, mps] = self.link;
         let has = |id: &bellpush::pcie::topology::NodeId| {
@@ -105,7 +88,13 @@ impl Measured {
                 own == self.link
             })
         };
-        if topology.of_kind(Kind::Gpu).iter().any(has) {
+        let gpus = topology.of_kind(Kind::Gpu);
+        let names: Vec<_> = gpus.iter().map(|&g| topology.node(g).model.as_str()).collect();
+        if !names.iter().any(|name| may_be(name, &self.gpu)) {
+            let (path, gpu, names) = (path.display(), &self.gpu, names.join(", "));
+            return Err(format!("{path}: measured on {gpu:?}; the GPUs here are {names:?}"));
+        }
+        if gpus.iter().any(has) {
             return Ok(());
         }
         Err(format!(
@@ -113,6 +102,20 @@ impl Measured {
             path.display()
         ))
     }
+}
+
+/// Whether a topology's GPU may have the driver's name `measured`. A topology may have no name, or
+/// that of the chip alone (H200; GH100 [H200]); both have the same number, if they have one.
+fn may_be(name: &str, measured: &str) -> bool {
+    let is_number = |word: &&str| {
+        word.len() > 2 && word.bytes().any(|b| b.is_ascii_digit()) && !word.ends_with("GB")
+    };
+    let words = |text: &str| -> Vec<String> {
+        let split = text.split(|c: char| !c.is_ascii_alphanumeric());
+        split.filter(is_number).map(str::to_uppercase).collect()
+    };
+    let (own, theirs) = (words(name), words(measured));
+    own.is_empty() || theirs.is_empty() || own.iter().any(|word| theirs.contains(word))
 }
 
 #[cfg(test)]
@@ -138,20 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_marked_and_nothing_else() {
-        let measured = parse(&file().to_string()).unwrap();
-        let (mut params, mut origins) = (Params::default(), Origins::default());
-        origins.set("dram_ns", Origin::Read);
-        measured.apply(&mut params, &mut origins);
-        let base = Params::default();
-        for &name in Params::NAMES {
-            let of = (params.get(name), origins.of(name));
-            let want = match name {
-                "gpu_port_ns" => (Some(250.0), Origin::Measured),
-                "dram_ns" => (base.get(name), Origin::Read),
-                _ => (base.get(name), Params::origin(name)),
-            };
-            assert_eq!(of, want, "{name}");
+    fn names_of_chips_and_of_boards_are_compared_by_number() {
+        for (name, measured, is_it) in [
+            ("", "NVIDIA H200", true),
+            ("a GPU", "NVIDIA H200", true),
+            ("GH100 [H200 SXM 141GB]", "NVIDIA H200", true),
+            ("AD102 [GeForce RTX 4090]", "NVIDIA GeForce RTX 4090", true),
+            ("H100", "NVIDIA H100 80GB HBM3", true),
+            ("H100", "NVIDIA H200", false),
+            ("GA100 [A100 SXM4 80GB]", "NVIDIA H100 80GB HBM3", false),
+        ] {
+            assert_eq!(may_be(name, measured), is_it, "{name} {measured}");
         }
     }
 
@@ -176,9 +176,10 @@ mod tests {
             ),
             (
                 &|j| j["meta"]["calibration"][0]["value"] = json!(-1),
-                "calibration 1: gpu_port_ns: no value",
+                "calibration 1: gpu_port_ns: -1 is not from",
             ),
-            (&|j| j["meta"]["calibration"][0]["value"] = json!(1e300), "no value from 0"),
+            (&|j| j["meta"]["calibration"][0]["value"] = json!(1e6), "1000000 is not from"),
+            (&|j| j["meta"]["calibration"][0]["value"] = json!("x"), "NaN is not from"),
             (&|j| j["meta"]["calibration"][1]["row"] = json!("none"), "no row \"none\""),
             (&|j| j["results"][0]["verified"] = json!(false), "not measured and verified"),
             (&|j| j["results"] = json!(7), "no row \"one\""),

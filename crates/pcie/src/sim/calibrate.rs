@@ -62,6 +62,27 @@ pub const CALIBRATION: [Calibration; 13] = [
     fit("fence_nvlink_ns", Probe::FenceSystem(Some(Target::Peer)), true),
 ];
 
+fn searched(now: f64) -> (f64, f64) {
+    (now / 64.0, (now * 4.0).max(LEAST_SEARCHED))
+}
+
+/// A parameter of [`CALIBRATION`] and its value, where that is one which [`calibrate`] can find.
+///
+/// # Errors
+/// The reason why it is none, in one line.
+pub fn fitted(name: &str, value: f64) -> Result<(&'static str, f64), String> {
+    let known = CALIBRATION.iter().find(|c| c.parameter == name);
+    let parameter =
+        known.ok_or_else(|| format!("{name:?} is no parameter that is fitted"))?.parameter;
+    let (least, most) = searched(Params::default().get(parameter).unwrap_or_default());
+    if (least..=most).contains(&value) {
+        return Ok((parameter, value));
+    }
+    Err(format!(
+        "{parameter}: {value} is not from {least:.3} to {most:.0}, where fits are searched"
+    ))
+}
+
 /// Fits the parameters of [`CALIBRATION`] to the measured rows. A parameter without a measured row
 /// keeps its value. The search for a parameter runs from a 64th of its start value to four times
 /// that value, or to 1,000 if that is more.
@@ -88,8 +109,8 @@ pub fn calibrate(
             let base = less.map_or(Ok(0.0), |less| predict_probe(&params, machine, less))?;
             Ok(predict_probe(&params, machine, probe)? - base)
         };
-        let now = *params.clone().get_mut(parameter).expect("CALIBRATION names parameters");
-        let (mut low, mut high) = (now / 64.0, (now * 4.0).max(LEAST_SEARCHED));
+        let now = params.get(parameter).expect("CALIBRATION names parameters");
+        let (mut low, mut high) = searched(now);
         let rises = at(high)? > at(low)?;
         for _ in 0..14 {
             let middle = f64::midpoint(low, high);

@@ -3,8 +3,8 @@
 use super::build::{Nodes, PeerLimits, add_host, attach_dram, attach_hbm, attach_memory};
 use super::collapse::collapsed;
 use super::{
-    ChannelSpec, Completer, EndpointId, EndpointSpec, IotlbSpec, Load, Params, Program, Sim,
-    SimError, Step, Until,
+    ChannelSpec, Completer, EndpointId, EndpointSpec, IotlbSpec, Load, Params, Program, ServerId,
+    Sim, SimError, Step, Until,
 };
 use crate::topology::{Kind, NodeId, Topology};
 
@@ -63,6 +63,8 @@ struct Streams<'a> {
     topology: &'a Topology,
     params: &'a Params,
     nodes: Nodes,
+    /// What each NIC of the flows takes its messages in turn by.
+    messages: Vec<(NodeId, ServerId)>,
     iotlb: Option<usize>,
     /// Whether the lines of host memory lie in a cache.
     cached: bool,
@@ -78,7 +80,14 @@ impl<'a> Streams<'a> {
             let above = topology.node(fan.switch).parent.expect("a switch has a parent");
             sim.limit_posted(nodes.at[fan.switch.0], nodes.at[above.0], gb_per_s);
         }
-        Self { sim, topology, params, nodes, iotlb: None, cached: true }
+        let mut messages: Vec<(NodeId, ServerId)> = Vec::new();
+        for end in flows.iter().flat_map(|f| [f.from, f.to]) {
+            let is_new = messages.iter().all(|(nic, _)| *nic != end);
+            if is_new && topology.node(end).kind == Kind::Nic {
+                messages.push((end, sim.add_server()));
+            }
+        }
+        Self { sim, topology, params, nodes, messages, iotlb: None, cached: true }
     }
 
     fn is_memory(&self, node: NodeId) -> bool {
@@ -151,7 +160,14 @@ impl<'a> Streams<'a> {
     fn load(&mut self, flow: &Flow, bytes: u32, window: u32, count: u64) -> Load {
         let mut program = Program::new(u64::from(bytes));
         let step = self.step(flow, bytes);
-        program.task(step, &[]);
+        let mut taken = Vec::new();
+        for &(nic, server) in &self.messages {
+            if flow.from == nic || flow.to == nic {
+                let ps = Params::ps(self.params.nic_message_ns);
+                taken = vec![program.task(Step::Serve { server, ps }, &taken)];
+            }
+        }
+        program.task(step, &taken);
         Load { program, window, count }
     }
 }
@@ -165,11 +181,26 @@ pub fn simulate_flows(
     params: &Params,
     flows: &[Flow],
 ) -> Result<Vec<f64>, SimError> {
-    let mut counts = vec![LEAST_RUNS; flows.len()];
+    simulate_messages(topology, params, flows, (STREAM_BYTES, STREAM_WINDOW))
+}
+
+/// Rate of every flow in messages of so many bytes, so many of a flow at once, GB/s, while all of
+/// them run. A NIC takes a message every `nic_message_ns`, whichever flow it is of.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub fn simulate_messages(
+    topology: &Topology,
+    params: &Params,
+    flows: &[Flow],
+    (bytes, at_once): (u32, u32),
+) -> Result<Vec<f64>, SimError> {
+    let least = LEAST_RUNS.max(4 * u64::from(at_once));
+    let mut counts = vec![least; flows.len()];
     for _ in 0..PASSES {
         let mut s = Streams::new(topology, params, flows);
         let pairs = flows.iter().zip(&counts);
-        let loads = pairs.map(|(f, &n)| s.load(f, STREAM_BYTES, STREAM_WINDOW, n)).collect();
+        let loads = pairs.map(|(f, &n)| s.load(f, bytes, at_once, n)).collect();
         let results = s.sim.run(loads)?;
         let ends: Vec<f64> = results.iter().map(|r| r.total_ps as f64).collect();
         let last = ends.iter().copied().fold(1.0, f64::max);
@@ -182,12 +213,12 @@ pub fn simulate_flows(
         for (n, end) in counts.iter_mut().zip(&ends) {
             let more = late(end);
             let more = if more < 2.0 { more * more } else { more };
-            *n = ((*n as f64 * more) as u64).min(40 * LEAST_RUNS);
+            *n = ((*n as f64 * more) as u64).min(40 * least);
         }
     }
     let mut s = Streams::new(topology, params, flows);
     let pairs = flows.iter().zip(&counts);
-    let loads = pairs.map(|(f, &n)| s.load(f, STREAM_BYTES, STREAM_WINDOW, n)).collect();
+    let loads = pairs.map(|(f, &n)| s.load(f, bytes, at_once, n)).collect();
     Ok(s.sim.run(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
 }
 

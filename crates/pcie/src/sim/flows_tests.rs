@@ -210,3 +210,24 @@ fn unequal_shares_of_one_link_add_up_to_it() {
     let sum: f64 = rates.iter().sum();
     assert!((sum / 22.0 - 1.0).abs() < 0.06 && rates[1] > 2.0 * rates[0], "{rates:?}");
 }
+
+/// Small messages of many flows meet at one NIC, which takes one every `nic_message_ns`.
+#[test]
+fn a_nic_takes_so_many_messages() {
+    let t = crate::topology::builtin("dgx-h100").unwrap();
+    let id = |name: &str| t.find(name).unwrap();
+    let flows: Vec<Flow> =
+        ["gpu0", "gpu1", "gpu2", "gpu3"].map(|g| Flow::write(id(g), id("nic0"))).into();
+    let rate = |ns: f64, flows: &[Flow]| -> f64 {
+        let params = Params { nic_message_ns: ns, ..Params::default() };
+        let rates = simulate_messages(&t, &params, flows, (64, 128)).unwrap();
+        rates.iter().sum::<f64>() / 64.0
+    };
+    // Messages a ns: the NIC's limit, whichever flows share it; and the link's where that is less.
+    let (one, four) = (rate(20.0, &flows[..1]), rate(20.0, &flows));
+    assert!((one * 20.0 - 1.0).abs() < 0.02 && (four * 20.0 - 1.0).abs() < 0.02, "{one} {four}");
+    let link = rate(0.0, &flows);
+    let wire = 63.015 / (64.0 + 24.0);
+    assert!((link / wire - 1.0).abs() < 0.01, "{link} {wire}");
+    assert!(rate(3.0, &flows) <= 1.02 / 3.0);
+}

@@ -39,11 +39,11 @@ pub use channel::{Carried, ChannelSpec, Class, Credits, Ps};
 pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
 
 pub use build::{Host, TestBed, TestBedSpec};
-pub use calibrate::{CALIBRATION, Calibration, calibrate};
+pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
 pub use collapse::{Fan, fans, schedule, warnings};
 pub use derivatives::{Derivative, derivatives};
 pub use fit::{Group, LeftOut, leave_one_out};
-pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_small};
+pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_messages, simulate_small};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
     simulate_doorbell, simulate_hop,

@@ -95,7 +95,8 @@ impl PathModel {
 pub struct Prediction {
     /// Time until the last byte is in the remote GPU's memory, ns.
     pub delivered_ns: f64,
-    /// Time until the sender sees the completion, ns.
+    /// Time until the sender sees the completion, ns; staged at both ends, until the last byte is
+    /// in the remote GPU's memory.
     pub completed_ns: f64,
     /// Payload bandwidth with `in_flight` operations at once, GB/s.
     pub gb_per_s: f64,
@@ -188,6 +189,8 @@ struct Writer<'a> {
     peer_reads: bool,
     /// Half of the time in which a word of host memory is loaded, of a GPU that polls there.
     host_poll_ns: Option<f64>,
+    /// Time in which the other end's GPU loads a word of its host memory.
+    far_word_ns: f64,
     /// The last step on the wire of each chunk, and that at the remote GPU.
     wired: Vec<TaskId>,
     landed: Vec<TaskId>,
@@ -277,6 +280,11 @@ impl Writer<'_> {
 
     /// The wire, and the remote NIC's write into its GPU.
     fn send(&mut self, bytes: u32, addr: u64, after: TaskId) {
+        let landed = self.send_to(self.far.hbm, bytes, addr, after);
+        self.landed.push(landed);
+    }
+
+    fn send_to(&mut self, to: EndpointId, bytes: u32, addr: u64, after: TaskId) -> TaskId {
         let wire = Step::Write {
             from: self.near.nic,
             to: self.far.nic,
@@ -288,14 +296,14 @@ impl Writer<'_> {
         let wired = self.g.task(wire, &[after]);
         let land = Step::Write {
             from: self.far.nic,
-            to: self.far.hbm,
+            to,
             bytes,
             addr,
             tlp_bytes: MTU_BYTES,
             until: Until::Visible,
         };
-        self.landed.push(self.g.task(land, &[wired]));
         self.wired.push(wired);
+        self.g.task(land, &[wired])
     }
 
     /// The credit of the slot of chunk `i`: acknowledged by the peer, then reported to the GPU.
@@ -321,6 +329,8 @@ fn program(
 ) -> Program {
     let g = Program::new(u64::from(bytes));
     let host_poll_ns = (layout == Layout::Card).then(|| bed.host_word_ns() / 2.0);
+    // Both hosts are of one topology.
+    let far_word_ns = if p.staged_ends < 2.0 { 0.0 } else { bed.host_word_ns() };
     let (near, far, mrrs_bytes) = (bed.near, bed.far, bed.mrrs_bytes);
     let (peer_read_bytes, peer_reads) = (bed.peer_read_bytes, bed.peer_reads);
     let (wired, landed) = (Vec::new(), Vec::new());
@@ -333,6 +343,7 @@ fn program(
         peer_read_bytes,
         peer_reads,
         host_poll_ns,
+        far_word_ns,
         wired,
         landed,
     };
@@ -452,11 +463,34 @@ fn staged(w: &mut Writer<'_>, bytes: u32) {
         let rung = w.g.task(line_write(cpu, window, 8, 0), &[posted]);
         let begun = w.delay(w.p.nic_process_ns, &[rung]);
         let wqe = w.fetch_wqe(memory, begun);
+        if w.p.staged_ends < 2.0 {
+            for (at, n) in chunks(length, MTU_BYTES) {
+                let here = w.fetch(memory, n, base + at, wqe);
+                w.send(n, base + at, here);
+            }
+            continue;
+        }
+        let mut landed = Vec::new();
         for (at, n) in chunks(length, MTU_BYTES) {
             let here = w.fetch(memory, n, base + at, wqe);
-            w.send(n, base + at, here);
+            landed.push(w.send_to(w.far.memory, n, base + at, here));
         }
+        let loaded = unstage(w, length, base, &landed);
+        w.landed.push(loaded);
     }
+}
+
+/// The other end's copy of a piece: the NIC's CQE, the CPU that polls it and raises a flag, the GPU
+/// that polls the flag and loads the piece from host memory.
+fn unstage(w: &mut Writer<'_>, bytes: u32, addr: u64, landed: &[TaskId]) -> TaskId {
+    let (memory, sm, nic) = (w.far.memory, w.far.sm, w.far.nic);
+    let cqe = w.g.task(line_write(nic, memory, 64, 0), landed);
+    let posted = w.delay(w.p.memory_ns / 2.0 + w.p.cpu_post_ns, &[cqe]);
+    let half = w.far_word_ns / 2.0;
+    let step = Step::Uniform { min_ps: Params::ps(half), max_ps: Params::ps(3.0 * half) };
+    let seen = w.g.task(step, &[posted]);
+    let load = Step::Read { by: sm, at: memory, bytes, addr, request_bytes: 128 };
+    w.g.task(load, &[seen])
 }
 
 fn finish(mut w: Writer<'_>) -> Program {
@@ -566,6 +600,27 @@ mod tests {
                 assert!(rate < 1.01 * cap, "{name} {path:?}: {rate} over {cap}");
             }
         }
+    }
+
+    /// The far copy takes a CQE, a CPU, a flag and a load; the operation ends with it.
+    #[test]
+    fn staging_at_both_ends_delivers_later() {
+        let t = builtin("two-root-complexes").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let at = |ends: f64, bytes| {
+            let params = Params { staged_ends: ends, ..Params::default() };
+            let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+            let p = predict(spec, PathModel::Staged, bytes, 8).unwrap().unwrap();
+            [p.delivered_ns, p.completed_ns, p.gb_per_s]
+        };
+        let ([near, done, _], [far, later, _]) = (at(1.0, 64), at(2.0, 64));
+        let p = Params::default();
+        let least = p.memory_ns / 2.0 + p.cpu_post_ns + 1000.0;
+        assert!(far > near + least && far < near + least + 2500.0, "{near} {far}");
+        assert!(later >= far && later > done, "{done} {far} {later}");
+        // Pieces follow each other: what the far GPU loads bounds the rate.
+        let ([.., one], [.., two]) = (at(1.0, 1 << 20), at(2.0, 1 << 20));
+        assert!(two < one && two > 10.0, "{one} {two}");
     }
 
     #[test]

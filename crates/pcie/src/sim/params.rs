@@ -120,6 +120,9 @@ params! {
     nic_port_ns: Assumed = 100.0;
     /// NIC's processing of one WQE. Uncertain.
     nic_process_ns: Assumed = 200.0;
+    /// Least time from one message to the next at a NIC, of all its queue pairs together. NVIDIA
+    /// states 330 to 370 million a second for a ConnectX-7.
+    nic_message_ns: Assumed = 3.0;
     /// NIC's check of in-band lines. Uncertain.
     nic_scan_ns: Assumed = 50.0;
     /// Bandwidth of the NIC's window memory. Uncertain.
@@ -138,6 +141,9 @@ params! {
     wire_gb_per_s: Assumed = 50.0;
     /// CPU's reaction to a flag and its post, for `staged`. Uncertain.
     cpu_post_ns: Assumed = 300.0;
+    /// Ends at which `staged` copies through host memory: 1 (the sender's; the NIC of the other end
+    /// writes into its GPU) or 2.
+    staged_ends: Read = 1.0;
     /// Bytes of DLLPs (Acks, UpdateFCs) that the far end of a PCIe link returns per TLP: one of 8
     /// B.
     dllp_bytes: Read = 8.0;
@@ -187,6 +193,14 @@ impl Params {
         Ok(())
     }
 
+    /// Whether a parameter counts things: then it is a whole number.
+    pub fn is_count(name: &str) -> bool {
+        matches!(
+            name,
+            "blocks" | "nic_tags" | "copy_tags" | "iotlb_entries" | "iotlb_walkers" | "staged_ends"
+        )
+    }
+
     /// Least and greatest value of a parameter.
     pub fn range(name: &str) -> (f64, f64) {
         match name {
@@ -194,6 +208,7 @@ impl Params {
             "inband_data_bytes" => (1.0, 64.0),
             "dllp_bytes" => (0.0, 64.0),
             "window_kib" | "segment_kib" => (8.0, 1048576.0),
+            "staged_ends" => (1.0, 2.0),
             "credit_tlps" => (2.0, 1e6),
             "iotlb_entries" | "iommu_pages" => (1.0, 1e6),
             "iotlb_walkers" => (1.0, 4096.0),

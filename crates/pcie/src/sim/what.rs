@@ -10,6 +10,8 @@ use crate::topology::{Knob, Topology};
 
 /// Most combinations of one question.
 pub const MOST_COMBINATIONS: usize = 64;
+/// Most simulated transfers of one question, GB: a minute or two of one core.
+const MOST_GB: f64 = 16.0;
 /// Shorter names of parameters.
 const SHORT: [(&str, &str); 2] = [("tags", "nic_tags"), ("window", "window_kib")];
 
@@ -41,8 +43,16 @@ pub enum WhatError {
         reason: String,
     },
     /// More combinations than one question may have.
-    #[error("{0} combinations: at most {MOST_COMBINATIONS}")]
-    TooMany(usize),
+    #[error("more than {MOST_COMBINATIONS} combinations")]
+    TooMany,
+    /// More simulated transfers than one question may have.
+    #[error(
+        "{gb:.0} GB of transfers, TLP by TLP: at most {MOST_GB:.0}; fewer combinations, paths, sizes or operations in flight"
+    )]
+    TooLong {
+        /// Bytes of all operations in flight under all combinations, GB.
+        gb: f64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -128,7 +138,7 @@ fn values(name: &str, is_switch: bool, text: &str) -> Result<Vec<f64>, WhatError
             all.push(at);
             at *= 2.0;
             if all.len() > MOST_COMBINATIONS {
-                return Err(WhatError::TooMany(all.len()));
+                return Err(WhatError::TooMany);
             }
         }
     }
@@ -162,7 +172,7 @@ impl FromStr for Question {
         let count = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()));
         match count {
             Some(count) if count <= MOST_COMBINATIONS => Ok(Self { axes }),
-            count => Err(WhatError::TooMany(count.unwrap_or(usize::MAX))),
+            _ => Err(WhatError::TooMany),
         }
     }
 }
@@ -202,6 +212,9 @@ impl Question {
                     if !(least..=most).contains(&value) {
                         return Err(wrong(format!("must be from {least} to {most}")));
                     }
+                    if Params::is_count(name) && value.fract() != 0.0 {
+                        return Err(wrong("must be a whole number".into()));
+                    }
                     params.get_mut(name).into_iter().for_each(|own| *own = value);
                 }
             }
@@ -212,7 +225,7 @@ impl Question {
     /// Predicts paths and sizes as they are, then under every combination, in its order.
     ///
     /// # Errors
-    /// A value that the number cannot have.
+    /// A value that the number cannot have; more to simulate than a question may have.
     pub fn answer(
         &self,
         spec: TestBedSpec<'_>,
@@ -220,6 +233,12 @@ impl Question {
         sizes: &[u32],
         in_flight: u32,
     ) -> Result<Vec<Vec<SweepRow>>, WhatError> {
+        let bytes: f64 = sizes.iter().map(|&bytes| f64::from(bytes)).sum();
+        let runs = (self.combinations().len() + 1) * paths.len();
+        let gb = runs as f64 * bytes * f64::from(in_flight) / 1e9;
+        if gb > MOST_GB {
+            return Err(WhatError::TooLong { gb });
+        }
         let mut beds = vec![(spec.topology.clone(), spec.params.clone())];
         for values in self.combinations() {
             beds.push(self.apply(spec.topology, spec.params, &values)?);
@@ -292,8 +311,8 @@ mod tests {
             ("mrrs=4096..512", "a range doubles"),
             ("tags=0..8", "a range doubles"),
             ("tags=inf", "tags=inf: not a number"),
-            ("tags=1..1e300", "combinations: at most 64"),
-            ("tags=1..512,mrrs=128..4096,acs=on|off", "120 combinations: at most 64"),
+            ("tags=1..1e300", "more than 64 combinations"),
+            ("tags=1..512,mrrs=128..4096,acs=on|off", "more than 64 combinations"),
         ] {
             assert!(refused(text).contains(reason), "{text}: {}", refused(text));
         }
@@ -301,11 +320,18 @@ mod tests {
         for (text, reason) in [
             ("mrrs=300", "mrrs=300: no topology has it"),
             ("wire_ns=-1", "wire_ns=-1: must be from 0"),
+            ("tags=8.5", "tags=8.5: must be a whole number"),
             ("p2p_tlp_bytes=5000", "no topology has it"),
         ] {
             let q: Question = text.parse().unwrap();
             let error = q.apply(&t, &Params::default(), &q.combinations()[0]).unwrap_err();
             assert!(error.to_string().contains(reason), "{text}: {error}");
         }
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let q: Question = "tags=1..512".parse().unwrap();
+        let error = q.answer(spec, &PathModel::ALL, &[16 << 20], 64).unwrap_err();
+        assert!(error.to_string().starts_with("59 GB of transfers"), "{error}");
     }
 }

@@ -48,6 +48,8 @@ struct File {
     gpu: Vec<Spanned<DeviceEntry>>,
     #[serde(default)]
     nic: Vec<Spanned<DeviceEntry>>,
+    #[serde(default)]
+    measured: std::collections::BTreeMap<Spanned<String>, f64>,
 }
 
 #[derive(Deserialize)]
@@ -143,6 +145,8 @@ struct InterconnectEntry {
     from: Spanned<String>,
     to: Spanned<String>,
     gb_per_s: f64,
+    #[serde(default)]
+    assumed: bool,
 }
 
 #[derive(Deserialize)]
@@ -192,7 +196,19 @@ struct DeviceEntry {
     relaxed_ordering: Option<Spanned<bool>>,
     chip: Option<Spanned<String>>,
     #[serde(default)]
+    assumed: Vec<Guessed>,
+    #[serde(default)]
     model: String,
+}
+
+/// A number that a file has and nobody read.
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Guessed {
+    Gen,
+    Lanes,
+    Mps,
+    Mrrs,
 }
 
 fn unspanned(value: u32) -> Spanned<u32> {
@@ -200,8 +216,8 @@ fn unspanned(value: u32) -> Spanned<u32> {
 }
 
 /// What a file leaves out has no place in it.
-fn origin(value: &Spanned<u32>) -> Origin {
-    if value.span().is_empty() { Origin::Assumed } else { Origin::Read }
+fn origin(value: &Spanned<u32>, is_guessed: bool) -> Origin {
+    if is_guessed || value.span().is_empty() { Origin::Assumed } else { Origin::Read }
 }
 
 fn gen5() -> Spanned<u32> {
@@ -279,7 +295,17 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     for entry in &file.interconnect {
         let e = entry.as_ref();
         let line = Some(line_of(e.from.span().start));
-        builder.interconnect(e.from.as_ref(), e.to.as_ref(), e.gb_per_s, line);
+        let origin = if e.assumed { Origin::Assumed } else { Origin::Read };
+        builder.joined(e.from.as_ref(), e.to.as_ref(), e.gb_per_s, origin, line);
+    }
+    for (name, value) in &file.measured {
+        let line = Some(line_of(name.span().start));
+        let fit = crate::sim::fitted(name.as_ref(), *value);
+        let (parameter, value) = fit.map_err(|reason| TopologyError::Syntax {
+            line,
+            reason: format!("measured: {reason}"),
+        })?;
+        builder.measured(parameter, value);
     }
     builder.finish()
 }
@@ -363,11 +389,12 @@ fn device(
     let parent = Some(e.parent.as_ref().as_str());
     let node = builder.add(e.id.as_ref(), kind, parent, Some(link), Some(line));
     (node.acs, node.port_acs) = (e.acs, e.port_acs);
+    let origin = |value, field| origin(value, e.assumed.contains(&field));
     node.relaxed_ordering = e.relaxed_ordering.as_ref().map(|r| *r.as_ref());
     node.link_origin = LinkOrigin {
-        speed: origin(&e.generation).max(origin(&e.lanes)),
-        mps: origin(&e.mps),
-        mrrs: origin(&e.mrrs),
+        speed: origin(&e.generation, Guessed::Gen).max(origin(&e.lanes, Guessed::Lanes)),
+        mps: origin(&e.mps, Guessed::Mps),
+        mrrs: origin(&e.mrrs, Guessed::Mrrs),
     };
     node.chip = e.chip.as_ref().map(|c| c.as_ref().clone());
     node.model.clone_from(&e.model);

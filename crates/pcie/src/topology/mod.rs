@@ -25,6 +25,8 @@ mod p2p;
 mod part;
 mod profiles;
 mod route;
+#[cfg(feature = "toml")]
+mod save;
 mod survey;
 mod sysfs;
 mod tree;
@@ -48,6 +50,8 @@ pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, Posted
 pub use part::Guess;
 pub use profiles::{PROFILES, RootProfile};
 pub use route::{Redirect, Route};
+#[cfg(feature = "toml")]
+pub use save::to_toml;
 pub use survey::{matrix_text, survey_text};
 pub use sysfs::{SysfsError, capture_sysfs, from_sysfs};
 pub use tree::{Class, Top, Tree};

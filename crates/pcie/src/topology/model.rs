@@ -145,6 +145,7 @@ pub struct Topology {
     pub(super) chips: Vec<Chip>,
     pub(super) slots: Vec<Slot>,
     pub(super) collapse: Collapse,
+    pub(super) measured: Vec<(&'static str, f64)>,
 }
 
 /// Distance between two devices, named as nvidia-smi does.
@@ -219,6 +220,7 @@ pub struct Builder {
     chips: Vec<Chip>,
     slots: Vec<Slot>,
     collapse: Collapse,
+    measured: Vec<(&'static str, f64)>,
 }
 
 impl Builder {
@@ -231,7 +233,13 @@ impl Builder {
             chips: Vec::new(),
             slots: Vec::new(),
             collapse: Collapse::Unknown,
+            measured: Vec::new(),
         }
+    }
+
+    /// Sets a parameter of the simulation that was measured on this machine.
+    pub(super) fn measured(&mut self, parameter: &'static str, value: f64) {
+        self.measured.push((parameter, value));
     }
 
     /// Adds a node; `line` is its line in a file.
@@ -274,7 +282,14 @@ impl Builder {
         self.joined(a, b, gb_per_s, Origin::Assumed, None);
     }
 
-    fn joined(&mut self, a: &str, b: &str, gb_per_s: f64, origin: Origin, line: Option<usize>) {
+    pub(super) fn joined(
+        &mut self,
+        a: &str,
+        b: &str,
+        gb_per_s: f64,
+        origin: Origin,
+        line: Option<usize>,
+    ) {
         self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, origin, line));
     }
 
@@ -388,6 +403,7 @@ impl Builder {
             chips: self.chips,
             slots: self.slots,
             collapse: self.collapse,
+            measured: self.measured,
         };
         topology.check_connected()?;
         Ok(topology)
@@ -447,6 +463,16 @@ impl Topology {
     /// Chips that hold several switches.
     pub fn chips(&self) -> &[Chip] {
         &self.chips
+    }
+
+    /// Parameters of the simulation that were measured on this machine, and their values.
+    pub fn measured(&self) -> &[(&'static str, f64)] {
+        &self.measured
+    }
+
+    /// Sets them.
+    pub fn set_measured(&mut self, measured: Vec<(&'static str, f64)>) {
+        self.measured = measured;
     }
 
     /// What is known of collapses of posted writes.

@@ -91,7 +91,7 @@ fn a_devices_order_is_read_and_told() {
     assert_eq!(t.node(t.find("gpu0").unwrap()).relaxed_ordering, None);
     assert!(!notes(&t, "gpu0", "gpu1").contains("order"));
     // The question sets devices alone.
-    let all = t.with(crate::topology::Knob::RelaxedOrdering, 0.0).unwrap();
+    let all = t.with(super::Knob::RelaxedOrdering, 0.0).unwrap();
     let set = all.nodes().filter(|(_, n)| n.relaxed_ordering == Some(false)).count();
     assert_eq!(set, all.of_kind(Kind::Gpu).len() + all.of_kind(Kind::Nic).len());
 }

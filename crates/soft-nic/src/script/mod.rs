@@ -30,6 +30,8 @@ pub struct ScriptedFaults {
     /// The engine's time, and that of its first step, which `after` counts from.
     now_ns: AtomicU64,
     begin_ns: AtomicU64,
+    /// CQEs of receives that were dropped, by queue pair number.
+    lost: Mutex<HashMap<u32, u64>>,
     /// Queue pairs and CQs in the order in which they were made, from 1 on.
     born: Mutex<Born>,
     /// The device is to end.
@@ -81,6 +83,7 @@ impl ScriptedFaults {
             rules: rules.map(live).collect(),
             now_ns: AtomicU64::new(0),
             begin_ns: AtomicU64::new(NEVER),
+            lost: Mutex::default(),
             born: Mutex::default(),
             fatal: AtomicBool::new(false),
             tell: OnceLock::new(),
@@ -91,6 +94,13 @@ impl ScriptedFaults {
     /// on.
     pub fn done(&self) -> Vec<(usize, u64)> {
         self.rules.iter().map(|live| (live.number, live.done.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Receives of a queue pair that are complete and that no CQE tells of, because `drop` struck it
+    /// (error CQEs are not counted), since the device was opened. Its number names it also after a reset.
+    pub fn lost_receives(&self, qpn: Qpn) -> u64 {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get(&qpn.0).copied().unwrap_or(0)
     }
 
     fn corrupts(&self) -> bool {
@@ -194,7 +204,7 @@ impl ScriptedFaults {
 
     /// What becomes of a CQE of the CQ that was made as the `nth`.
     pub(crate) fn on_cqe(&self, nth: u32, cqe: &Cqe) -> Option<CqeAct> {
-        self.first(|what| match *what {
+        let act = self.first(|what| match *what {
             What::Cqe { cq, qp, kind, act } => {
                 let is_it = cq.is_none_or(|cq| cq == nth)
                     && kind.is_none_or(|kind| reports(cqe.opcode) == Some(kind))
@@ -202,7 +212,12 @@ impl ScriptedFaults {
                 is_it.then_some(act)
             }
             _ => None,
-        })
+        });
+        if act == Some(CqeAct::Drop) && reports(cqe.opcode) == Some(Completion::Receive) {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            *lost.entry(cqe.qpn.0).or_default() += 1;
+        }
+        act
     }
 
     /// What becomes of a packet to or from a peer.

@@ -27,6 +27,34 @@ pub const VLAN: Layout = Layout {
     ],
 };
 
+/// Header of Linux "cooked" captures (the tcpdump group's LINKTYPE_LINUX_SLL).
+pub const COOKED: Layout = Layout {
+    name: "linux_sll",
+    bytes: 16,
+    fields: &[
+        w16("packet_type", 0x0, 15, 0),
+        w16("arphrd_type", 0x2, 15, 0),
+        w16("address_length", 0x4, 15, 0),
+        Field::bytes("address", 0x6, 8),
+        w16("protocol", 0xe, 15, 0),
+    ],
+};
+
+/// Its second version (LINKTYPE_LINUX_SLL2).
+pub const COOKED2: Layout = Layout {
+    name: "linux_sll2",
+    bytes: 20,
+    fields: &[
+        w16("protocol", 0x0, 15, 0),
+        Field::bytes("rsvd", 0x2, 2),
+        w32("interface_index", 0x4, 31, 0),
+        w16("arphrd_type", 0x8, 15, 0),
+        w8("packet_type", 0xa, 7, 0),
+        w8("address_length", 0xb, 7, 0),
+        Field::bytes("address", 0xc, 8),
+    ],
+};
+
 /// IPv4 header without options.
 pub const IPV4: Layout = Layout {
     name: "ipv4",

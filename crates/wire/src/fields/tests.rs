@@ -8,7 +8,9 @@ use crate::roce::{ICRC_BYTES, Opcode as PacketOpcode, Packet};
 use crate::umr::Umr;
 use crate::wqe::{Ctrl, Opcode, Wqe};
 
-const ALL: [&Layout; 45] = [
+const ALL: [&Layout; 48] = [
+    &COOKED,
+    &COOKED2,
     &CTRL,
     &DOORBELL,
     &RADDR,
@@ -32,6 +34,7 @@ const ALL: [&Layout; 45] = [
     &NEXT,
     &CQE,
     &CQE_ERROR,
+    &CQE_SIG_ERR,
     &DBR,
     &CQ_DBR,
     &CQ_DOORBELL,
@@ -101,6 +104,37 @@ fn inline_data_end_within_the_wqe() {
     };
     assert_eq!((with(12).segments[1].body, with(12).beyond), (Body::Inline(20, 12), None));
     assert_eq!((with(13).segments.len(), with(13).beyond), (1, Some(16)), "one byte too many");
+}
+
+/// A UMR of Linux that takes its translation from memory: relaxed ordering, offsets of 48 bits, pages.
+#[test]
+fn a_umr_whose_translation_is_in_memory_has_a_data_segment() {
+    let mut wqe = [0; 144];
+    (wqe[3], wqe[7], wqe[16 + 5]) = (Opcode::Umr as u8, 9, 64);
+    let key = 64;
+    (wqe[16 + 0x13], wqe[key + 1], wqe[key + 0xc], wqe[key + 0xf]) = (3, 4, 0x80, 5);
+    (wqe[key + 0x3b], wqe[128 + 3]) = (0x40 | 33, 64);
+    let walked = walk(&wqe, Sends::Connected);
+    let layouts: Vec<_> = walked.segments.iter().map(|segment| segment.layout.name).collect();
+    assert_eq!(layouts, ["ctrl", "umr_ctrl", "mkey_context", "data"]);
+    assert_eq!((walked.beyond, walked.end), (None, 144));
+    for (layout, name, value) in [
+        (&super::UMR, "xlt_offset_47_16", 3),
+        (&MKEY, "relaxed_ordering_write", 1),
+        (&MKEY, "flags_pd.length64", 1),
+        (&MKEY, "flags_pd.pd", 5),
+        (&MKEY, "relaxed_ordering_read", 1),
+        (&MKEY, "log_page_size", 33),
+    ] {
+        assert_eq!(number(&walked, layout, name, &wqe), value, "{name}");
+    }
+    let set = |segment: &Segment| {
+        let bytes = &wqe[segment.at..];
+        let fields = segment.layout.fields.iter();
+        fields.filter(|f| f.reserved).any(|f| !f.value(bytes).unwrap().is_zero())
+    };
+    assert!(!walked.segments.iter().any(set), "none of them is reserved");
+    assert_eq!(walk(&wqe[..128], Sends::Connected).beyond, Some(128));
 }
 
 /// The number in a field of a WQE's segment.

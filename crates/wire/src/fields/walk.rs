@@ -113,7 +113,15 @@ impl Walker<'_> {
         if !(self.take(&UMR) && self.take(&MKEY)) {
             return;
         }
-        let octowords = UMR.number("klm_octowords", &self.bytes[DS_BYTES..]).unwrap_or(0) as usize;
+        let umr = &self.bytes[DS_BYTES..];
+        let octowords = UMR.number("klm_octowords", umr).unwrap_or(0) as usize;
+        if UMR.number("flags.inline", umr) == Some(0) {
+            // The translation is in memory.
+            if octowords > 0 {
+                self.take(&DATA);
+            }
+            return;
+        }
         let first = self.walk.end;
         let repeats = octowords > 0 && self.word(first + 4) == Some(umr::REPEAT);
         let end = first + octowords * DS_BYTES;

@@ -1,21 +1,40 @@
 //! Variables of the environment that contradict the machine.
 
+use std::collections::BTreeSet;
+
 use bellpush::pcie::topology::Class;
 
-use super::gpu::{has_peermem, no_dmabuf};
+use super::gpu::{DmaBuf, dmabuf, lacks_peermem};
 use super::place::far;
 use crate::doctor::finding::{Finding, Need};
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::rdma::{Port, RdmaDevice};
+use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::short;
 
-/// Values that turn something on.
-fn is_on(value: Option<&str>) -> bool {
-    value.is_some_and(|v| {
-        matches!(v.to_ascii_lowercase().as_str(), "1" | "y" | "yes" | "true" | "on" | "t")
-    })
+/// A number as NCCL reads it (strtoll of base 0, its prefix): words have none. NCCL takes them for
+/// 0, or since 2.30 for its default.
+fn number(value: &str) -> Option<i64> {
+    let text = value.trim_start();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(rest) => (16, rest),
+        None if digits.starts_with('0') => (8, digits),
+        None => (10, digits),
+    };
+    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    Some(sign * i64::from_str_radix(&digits[..end], radix).ok()?)
 }
 
-/// Values that turn something off.
+/// Whether a variable of NVSHMEM is on: all but what begins with 0, n or f, by its
+/// nvshmemi_getenv_bool().
+fn is_on(value: Option<&str>) -> bool {
+    value.is_some_and(|v| !v.starts_with(['0', 'n', 'N', 'f', 'F']))
+}
+
+/// Values of UCX that turn something off.
 fn is_off(value: Option<&str>) -> bool {
     value.is_some_and(|v| {
         matches!(v.to_ascii_lowercase().as_str(), "0" | "n" | "no" | "false" | "off" | "f")
@@ -26,18 +45,56 @@ fn set(name: &str, value: &str) -> String {
     short(&format!("{name}={value}"))
 }
 
+/// A script cannot change its caller's environment.
+const JOB: &str = "in the environment of the job";
+
 fn unset(finding: Finding, name: &str) -> Finding {
-    finding.fix(format!("unset {name}, or name what is there")).script(format!("unset {name}"))
+    finding
+        .fix(format!("unset {name}, or name what is there"))
+        .script(format!("# {JOB}: unset {name}"))
 }
 
-/// Whether there is a device `name`, or a port `name:2` of it. `prefix`: a start of a name does.
+/// Device and port of an entry `name` or `name:2`.
+fn parts(entry: &str) -> (&str, Option<&str>) {
+    let mut words = entry.split(':');
+    (words.next().unwrap_or(entry), words.next())
+}
+
+/// Whether an entry names a device. `prefix`: a start of its name does.
+fn names(entry: &str, device: &RdmaDevice, prefix: bool) -> bool {
+    let (name, port) = parts(entry);
+    let named = if prefix { device.name.starts_with(name) } else { device.name == name };
+    named && port.is_none_or(|p| device.ports.iter().any(|own| own.number.to_string() == p))
+}
+
+/// Whether there is a device `name`, or a port `name:2` of it.
 fn is_there(m: &Machine, entry: &str, prefix: bool) -> bool {
-    let (name, port) = entry.split_once(':').map_or((entry, None), |(n, p)| (n, Some(p)));
-    let port = port.map(|p| p.split(':').next().unwrap_or(p));
-    m.rdma.iter().any(|d| {
-        let named = if prefix { d.name.starts_with(name) } else { d.name == name };
-        named && port.is_none_or(|p| d.ports.iter().any(|own| own.number.to_string() == p))
-    })
+    m.rdma.iter().any(|d| names(entry, d, prefix))
+}
+
+/// Whether an entry names ports, and none of them is active as far as all are seen.
+fn is_down(m: &Machine, entry: &str, prefix: bool) -> bool {
+    let (_, port) = parts(entry);
+    let devices = m.rdma.iter().filter(|d| names(entry, d, prefix));
+    let mut ports = devices
+        .flat_map(|d| &d.ports)
+        .filter(|p| port.is_none_or(|n| p.number.to_string() == n))
+        .peekable();
+    ports.peek().is_some() && ports.all(|p| p.state.known().is_some_and(|s| s != "ACTIVE"))
+}
+
+/// Entries of a list that name ports which are down.
+fn down(m: &Machine, name: &str, value: &str, prefix: bool) -> Option<Finding> {
+    let entries = value.strip_prefix('=').unwrap_or(value);
+    let down = lost(entries, |entry| !is_down(m, entry, prefix));
+    if down.is_empty() {
+        return None;
+    }
+    let found = format!("{}: no active port at {}", set(name, value), short(&down.join(", ")));
+    let finding = Finding::warn(found)
+        .expected("ports in state ACTIVE")
+        .cost("they send nothing; with no other port named there is no RDMA");
+    Some(unset(finding, name))
 }
 
 /// Entries of a list that name nothing.
@@ -57,15 +114,30 @@ fn list(m: &Machine, name: &str, value: &str, missing: &[&str], cost: &str) -> F
     unset(Finding::warn(found).expected(devices(m)).cost(cost), name)
 }
 
-/// An index of a GID that is not one of RoCE v2 with an address.
-fn gid_index(m: &Machine, name: &str, all: &mut Vec<Finding>) {
+/// Whether a list of devices, with its `^` and `=`, chooses a port.
+fn chooses(list: Option<&str>, device: &RdmaDevice, port: &Port, prefix: bool) -> bool {
+    let Some(list) = list.filter(|list| *list != "all") else { return true };
+    let (excludes, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
+    let (prefix, list) = list.strip_prefix('=').map_or((prefix, list), |rest| (false, rest));
+    let named = list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| {
+        let is_port = |n: &str| port.number.to_string() == n;
+        names(entry, device, prefix) && parts(entry).1.is_none_or(is_port)
+    });
+    named != excludes
+}
+
+/// An index of a GID that is not one of RoCE v2 with an address, at ports that `list` chooses.
+fn gid_index(m: &Machine, name: &str, list: (&str, bool), all: &mut Vec<Finding>) {
     let Some(index) = m.var(name).and_then(|v| v.parse::<usize>().ok()) else { return };
-    let ports: Vec<_> = m
-        .mlx5()
-        .flat_map(|d| d.ports.iter().map(move |p| (d, p)))
-        .filter(|(_, p)| p.is_active() && p.is_ethernet())
-        .collect();
-    for (device, port) in ports {
+    let all_ports = m.mlx5().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
+    let mut ports: Vec<_> = all_ports.filter(|(_, p)| p.is_active() && p.is_ethernet()).collect();
+    let is_chosen = |(d, p): &(&RdmaDevice, &Port)| chooses(m.var(list.0), d, p, list.1);
+    // A list that names nothing here is told of elsewhere, and will be mended.
+    if m.rdma.iter().flat_map(|d| d.ports.iter().map(move |p| (d, p))).any(|port| is_chosen(&port))
+    {
+        ports.retain(is_chosen);
+    }
+    for (device, port) in ports.into_iter().filter(|(_, p)| p.hidden_gids == 0) {
         let gid = port.gids.iter().find(|g| g.index == index);
         let what = match gid {
             None => "empty",
@@ -92,8 +164,11 @@ fn gid_index(m: &Machine, name: &str, all: &mut Vec<Finding>) {
 
 pub fn nccl(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
-    if is_on(m.var("NCCL_IB_DISABLE")) && m.mlx5().next().is_some() {
-        let found = format!("NCCL_IB_DISABLE=1, and there are {}", devices(m));
+    let disable = m.var("NCCL_IB_DISABLE");
+    if let Some(value) = disable.filter(|v| number(v).is_some_and(|n| n != 0))
+        && m.mlx5().next().is_some()
+    {
+        let found = format!("{}, and there are {}", set("NCCL_IB_DISABLE", value), devices(m));
         all.push(unset(
             Finding::warn(found)
                 .expected("NCCL on the RDMA devices")
@@ -123,6 +198,7 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
             ));
         }
     }
+    all.extend(hca(m));
     if let Some(value) = m.var("NCCL_SOCKET_IFNAME").filter(|v| !v.starts_with('^')) {
         let exact = value.strip_prefix('=');
         let names = exact.unwrap_or(value);
@@ -143,8 +219,8 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
         }
     }
     gdr_level(m, &mut all);
-    if is_off(m.var("NCCL_DMABUF_ENABLE"))
-        && !has_peermem(m)
+    if m.var("NCCL_DMABUF_ENABLE").and_then(number) == Some(0)
+        && lacks_peermem(m)
         && m.mlx5().next().is_some()
         && m.nvidia.version.known().is_some()
     {
@@ -153,8 +229,28 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
             .cost("NCCL goes through host memory");
         all.push(unset(finding, "NCCL_DMABUF_ENABLE"));
     }
-    gid_index(m, "NCCL_IB_GID_INDEX", &mut all);
+    gid_index(m, "NCCL_IB_GID_INDEX", ("NCCL_IB_HCA", true), &mut all);
     said(all, m, "NCCL_")
+}
+
+/// NCCL_IB_HCA that leaves nothing, or what is down.
+fn hca(m: &Machine) -> Option<Finding> {
+    let value = m.var("NCCL_IB_HCA")?;
+    let Some(excluded) = value.strip_prefix('^') else {
+        return down(m, "NCCL_IB_HCA", value, !value.starts_with('='));
+    };
+    let exact = excluded.strip_prefix('=');
+    let entries: Vec<&str> =
+        exact.unwrap_or(excluded).split(',').map(str::trim).filter(|e| !e.is_empty()).collect();
+    let is_out = |d: &RdmaDevice| entries.iter().any(|e| names(e, d, exact.is_none()));
+    if m.mlx5().next().is_none() || !m.mlx5().all(is_out) {
+        return None;
+    }
+    let found = format!("{}: excludes every device of mlx5", set("NCCL_IB_HCA", value));
+    let finding = Finding::warn(found)
+        .expected(format!("some of {}", devices(m)))
+        .cost("NCCL uses TCP sockets");
+    Some(unset(finding, "NCCL_IB_HCA"))
 }
 
 /// NCCL_NET_GDR_LEVEL nearer than a GPU's NIC.
@@ -172,7 +268,7 @@ fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
     let pairs: Vec<_> =
         m.pairs().into_iter().filter(|p| p.nic.is_some() && !m.rdma.is_empty()).collect();
     let beyond = pairs.iter().filter(|p| is_beyond(p.class)).count();
-    if beyond == 0 {
+    if beyond == 0 || !m.unplaced().is_empty() {
         return;
     }
     let found = format!(
@@ -180,12 +276,38 @@ fn gdr_level(m: &Machine, all: &mut Vec<Finding>) {
         set("NCCL_NET_GDR_LEVEL", value),
         pairs.len()
     );
-    all.push(unset(
+    let seen = pairs.iter().map(|p| p.class).filter(|class| *class != Class::Unknown);
+    let needed = match seen.map(far).max().unwrap_or(0) {
+        0..=2 => "PXB",
+        3..=4 => "PHB",
+        _ => "SYS",
+    };
+    // Unset, NCCL's own level is PXB: that would change nothing for GPUs on other root ports.
+    all.push(
         Finding::warn(found)
-            .expected("a level that these pairs have, or none")
-            .cost("NCCL copies through host memory for these GPUs"),
-        "NCCL_NET_GDR_LEVEL",
-    ));
+            .expected(format!("{needed}, which these pairs have"))
+            .cost("NCCL copies through host memory for these GPUs")
+            .fix(format!("NCCL_NET_GDR_LEVEL={needed}; without it NCCL takes PXB at most"))
+            .script(format!("# {JOB}: export NCCL_NET_GDR_LEVEL={needed}")),
+    );
+}
+
+/// Devices without a port, which UCX takes since its pull request 11142 (2026).
+fn portless(m: &Machine) -> Option<Finding> {
+    let value = m.var("UCX_NET_DEVICES").filter(|v| !v.starts_with('^'))?;
+    let is_portless = |e: &&str| m.rdma.iter().any(|d| d.name == *e);
+    let entries: Vec<&str> = value.split(',').map(str::trim).filter(is_portless).collect();
+    let first = entries.first()?;
+    let found = format!("{}: no port at {}", set("UCX_NET_DEVICES", value), entries.join(", "));
+    let finding = Finding::warn(short(&found))
+        .expected(format!("{}:1 and so on", short(first)))
+        .cost("UCX before 1.21 warns and leaves them out; with none left it has no network")
+        .source("openucx/ucx#11142");
+    Some(
+        finding
+            .fix(format!("UCX_NET_DEVICES={}:1", short(first)))
+            .script(format!("# {JOB}: name ports in UCX_NET_DEVICES, such as {}:1", short(first))),
+    )
 }
 
 /// Transports of UCX that use verbs, and those that know GPU memory.
@@ -195,7 +317,8 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     if let Some(value) = m.var("UCX_NET_DEVICES").filter(|v| !v.starts_with('^') && *v != "all") {
         let is_netdev = |e: &str| m.netdev(e).is_some();
-        let missing = lost(value, |e| e.contains('*') || is_there(m, e, false) || is_netdev(e));
+        let is_pattern = |e: &str| e.contains(['*', '?', '[']);
+        let missing = lost(value, |e| is_pattern(e) || is_there(m, e, false) || is_netdev(e));
         if !missing.is_empty() {
             all.push(list(
                 m,
@@ -206,6 +329,8 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
             ));
         }
     }
+    all.extend(m.var("UCX_NET_DEVICES").and_then(|v| down(m, "UCX_NET_DEVICES", v, false)));
+    all.extend(portless(m));
     if let Some(value) = m.var("UCX_TLS").filter(|v| !v.starts_with('^')) {
         let has = |starts: &[&str]| {
             value.split(',').map(str::trim).any(|t| {
@@ -243,7 +368,7 @@ pub fn ucx(m: &Machine) -> Vec<Finding> {
             .cost("UCX goes through host memory");
         all.push(unset(finding, "UCX_IB_GPU_DIRECT_RDMA"));
     }
-    gid_index(m, "UCX_IB_GID_INDEX", &mut all);
+    gid_index(m, "UCX_IB_GID_INDEX", ("UCX_NET_DEVICES", false), &mut all);
     said(all, m, "UCX_")
 }
 
@@ -261,11 +386,7 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
                     .cost("NVSHMEM's initialisation fails"),
                 name,
             ));
-        } else if !by_cpu
-            && !m.nvidia.registry("PeerMappingOverride")
-            && !m.system.is_admin()
-            && m.nvidia.params.known().is_some()
-        {
+        } else if !by_cpu && m.mapping() == Some(Mapping::None) && !m.system.is_admin() {
             all.push(
                 ibgda("without PeerMappingOverride=1")
                     .expected("the option, or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
@@ -274,7 +395,7 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
                      thread ring them",
                     )
                     .fix("set the option (check peer-mapping), or NVSHMEM_IBGDA_NIC_HANDLER=cpu")
-                    .script("export NVSHMEM_IBGDA_NIC_HANDLER=cpu"),
+                    .script(format!("# {JOB}: export NVSHMEM_IBGDA_NIC_HANDLER=cpu")),
             );
         }
     }
@@ -284,15 +405,35 @@ pub fn nvshmem(m: &Machine) -> Vec<Finding> {
         if !missing.is_empty() {
             all.push(list(m, name, value, &missing, "NVSHMEM finds no device for these PEs"));
         }
+        all.extend(down(m, name, value, name == "NVSHMEM_HCA_LIST"));
     }
-    if is_on(m.var("NVSHMEM_IB_DISABLE_DMABUF")) && !has_peermem(m) && no_dmabuf(m).is_none() {
+    if m.var("NVSHMEM_REMOTE_TRANSPORT").is_some_and(|v| v.eq_ignore_ascii_case("none"))
+        && m.mlx5().next().is_some()
+    {
+        let found = format!("NVSHMEM_REMOTE_TRANSPORT=none, and there are {}", devices(m));
+        let finding = Finding::warn(found)
+            .expected("ibrc (the default), or ibdevx")
+            .cost("NVSHMEM reaches no PE of another host but by IBGDA");
+        all.push(unset(finding, "NVSHMEM_REMOTE_TRANSPORT"));
+    }
+    if let (Some(list), Some(_)) = (m.var("NVSHMEM_HCA_LIST"), m.var("NVSHMEM_HCA_PE_MAPPING")) {
+        let found = format!("{} and NVSHMEM_HCA_PE_MAPPING", set("NVSHMEM_HCA_LIST", list));
+        let finding = Finding::warn(found)
+            .expected("one of the two")
+            .cost("NVSHMEM takes one of them and ignores the other");
+        all.push(unset(finding, "NVSHMEM_HCA_LIST"));
+    }
+    if is_on(m.var("NVSHMEM_IB_DISABLE_DMABUF"))
+        && lacks_peermem(m)
+        && matches!(dmabuf(m), DmaBuf::Works)
+    {
         let finding =
             Finding::warn("NVSHMEM_IB_DISABLE_DMABUF=1, and nvidia_peermem is not loaded")
                 .expected("dma-buf, or nvidia_peermem")
                 .cost("the symmetric heap cannot be registered");
         all.push(unset(finding, "NVSHMEM_IB_DISABLE_DMABUF"));
     }
-    gid_index(m, "NVSHMEM_IB_GID_INDEX", &mut all);
+    gid_index(m, "NVSHMEM_IB_GID_INDEX", ("NVSHMEM_HCA_LIST", true), &mut all);
     said(all, m, "NVSHMEM_")
 }
 
@@ -300,10 +441,14 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
     let name = "CUDA_VISIBLE_DEVICES";
     let count = m.nvidia.gpus.len();
     let Some(value) = m.env.get(name).filter(|_| count > 0) else { return Vec::new() };
-    let first = value.split(',').next().unwrap_or_default().trim();
-    let out = |number: &str| number.parse::<i64>().is_ok_and(|n| n < 0 || n >= count as i64);
+    let entries: Vec<&str> = value.split(',').map(str::trim).collect();
+    // An index below the count, or the start of a UUID.
+    let is_one = |entry: &str| match entry.parse::<i64>() {
+        Ok(n) => (0..count as i64).contains(&n),
+        Err(_) => ["GPU-", "MIG-"].iter().any(|start| entry.starts_with(start)),
+    };
     // CUDA shows the devices before the first wrong one.
-    if first.is_empty() || first == "NoDevFiles" || out(first) {
+    if !entries.first().is_some_and(|first| is_one(first)) {
         return vec![unset(
             Finding::prevents(&[Need::Gpu], format!("{} hides every GPU", set(name, value)))
                 .expected(format!("indices below {count}, or UUIDs"))
@@ -311,11 +456,20 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
             name,
         )];
     }
-    if value.split(',').any(|n| out(n.trim())) {
+    if !entries.iter().all(|entry| is_one(entry)) {
         return vec![unset(
             Finding::warn(format!("{} names a GPU that is not there", set(name, value)))
                 .expected(format!("indices below {count}"))
                 .cost("CUDA leaves out the GPUs from there on"),
+            name,
+        )];
+    }
+    let distinct: BTreeSet<&&str> = entries.iter().collect();
+    if distinct.len() < entries.len() {
+        return vec![unset(
+            Finding::warn(format!("{} names a GPU twice", set(name, value)))
+                .expected("each GPU once")
+                .cost("CUDA finds no GPU, or fewer than are named"),
             name,
         )];
     }

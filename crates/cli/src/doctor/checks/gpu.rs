@@ -1,9 +1,11 @@
 //! GPUs and NVIDIA's driver.
 
-use bellpush::pcie::topology::Kind;
+use std::collections::BTreeSet;
+
+use bellpush::pcie::topology::{Address, Kind};
 
 use crate::doctor::finding::{Finding, Need};
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
 
 /// First driver with dma-buf (open kernel modules), and first Linux with ibv_reg_dmabuf_mr.
@@ -17,7 +19,12 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     let driver = &m.nvidia.version;
     if gpus.is_empty() && m.nvidia.gpus.is_empty() {
         if let Seen::Unreadable(why) = &m.pci.capture {
-            return vec![Finding::unseen(format!("PCI functions: {}", short(why)), "")];
+            let found = format!("PCI functions: {}", short(why));
+            return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
+        }
+        if m.pci.capture == Seen::Absent && !m.pci.is_shown {
+            let found = "PCI functions: /sys/bus is not there";
+            return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
         }
         let others = m.pci.capture.known().map_or(0, |c| c.of_kind(Kind::Gpu).len());
         let found = match others {
@@ -32,6 +39,9 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         ];
     }
     let count = gpus.len().max(m.nvidia.gpus.len());
+    if m.is_driver_hidden() {
+        return vec![unseen_driver(m).hides(&[Need::Gpu])];
+    }
     if driver.known().is_none() {
         return vec![no_driver(m, count)];
     }
@@ -42,47 +52,135 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     let version = m.nvidia.driver().unwrap_or("of unknown version");
     let named = models.join(", ");
     let found = format!("{} of {count} GPUs have the driver {version}: {named}", names.len());
-    all.push(Finding::fine(short(&found)));
-    let nodes = |name: &str| m.nvidia.nodes.iter().any(|n| n == name);
-    if m.has_dev && !nodes("nvidiactl") {
+    if !names.is_empty() {
+        all.push(Finding::fine(short(&found)));
+    }
+    all.extend(nodes(m));
+    if let Some(why) = &m.nvidia.list_hidden {
+        let found = format!("the driver's list of GPUs: {}", short(why));
+        all.push(Finding::unseen(found, "nvidia-smi -L"));
+        return all;
+    }
+    if m.nvidia.gpus.is_empty() {
         all.push(
-            Finding::prevents(&[Need::Gpu], "no /dev/nvidiactl")
-                .expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm")
+            Finding::prevents(&[Need::Gpu], format!("the driver has none of {count} GPUs"))
+                .expected("all of them in /proc/driver/nvidia/gpus")
                 .cost("CUDA finds no GPU")
-                .fix(match m.container() {
-                    Some(_) => "start the container with the GPUs, such as `docker run --gpus all`",
-                    None => "run nvidia-smi as root, or nvidia-modprobe -c 0 -u",
-                })
-                .script(match m.container() {
-                    Some(_) => "# start the container again: docker run --gpus all",
-                    None => "nvidia-modprobe -c 0 -u",
-                }),
+                .fix(LOST),
         );
+        return all;
     }
-    for address in gpus {
-        let bound = m.pci.more(address).driver;
-        if let Some(other) = bound.filter(|d| d != "nvidia") {
-            all.push(
-                Finding::warn(format!("driver {}", short(&other)))
-                    .of(m.gpu_name(address))
-                    .expected("driver nvidia")
-                    .cost("CUDA does not see this GPU")
-                    .fix("unbind the GPU from this driver, or leave it to the virtual machine"),
-            );
-        }
-    }
+    all.extend(
+        gpus.into_iter().filter_map(|address| Some(lost(m, address)?.of(m.gpu_name(address)))),
+    );
     all
 }
 
+/// What to do about a GPU that the driver does not have.
+const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus); reset the GPU \
+                    or power the machine off and on";
+
+/// A GPU that the driver does not have.
+fn lost(m: &Machine, address: Address) -> Option<Finding> {
+    let cost = "CUDA does not see this GPU";
+    let bound = m.pci.more(address).driver;
+    if let Some(other) = bound.filter(|d| d != "nvidia") {
+        let found = format!("driver {}", short(&other));
+        return Some(
+            Finding::warn(found)
+                .expected("driver nvidia")
+                .cost(cost)
+                .fix("unbind the GPU from this driver, or leave it to the virtual machine"),
+        );
+    }
+    if m.nvidia.gpus.iter().any(|(a, _)| *a == address) {
+        return None;
+    }
+    // Containers are given some of the GPUs, and see the PCI functions of all.
+    if m.container().is_some() {
+        return Some(Finding::note("not given to this container").cost(cost));
+    }
+    Some(
+        Finding::warn("the driver does not have it")
+            .expected("every GPU in /proc/driver/nvidia/gpus")
+            .cost(cost)
+            .fix(LOST),
+    )
+}
+
+/// The driver may be there, and is not seen.
+pub fn unseen_driver(m: &Machine) -> Finding {
+    let why = short(m.nvidia.version.why_not());
+    Finding::unseen(
+        format!("NVIDIA's driver: /proc/driver/nvidia/version: {why}"),
+        "nvidia-smi, or read it on the host",
+    )
+}
+
+/// Device nodes that are not there.
+fn nodes(m: &Machine) -> Option<Finding> {
+    let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    let has = |name: &str| m.nvidia.nodes.iter().any(|n| n == name);
+    let numbered = |n: &&String| n.strip_prefix("nvidia").is_some_and(is_number);
+    let (have, want) = (m.nvidia.nodes.iter().filter(numbered).count(), m.nvidia.gpus.len());
+    let mut missing = Vec::new();
+    missing.extend((!has("nvidiactl")).then(|| "no /dev/nvidiactl".to_owned()));
+    missing.extend((!has("nvidia-uvm")).then(|| "no /dev/nvidia-uvm".to_owned()));
+    missing.extend((have < want).then(|| format!("{have} of {want} nodes /dev/nvidia0 and so on")));
+    if !m.has_dev || missing.is_empty() {
+        return None;
+    }
+    let inside = m.container().is_some();
+    let numbers: String = (0..want.min(64)).map(|n| format!(" -c {n}")).collect();
+    let found = missing.join(", ");
+    if m.nvidia.makes_nodes && !inside {
+        return Some(Finding::note(found).cost("nvidia-modprobe makes them at the first use"));
+    }
+    let all = !has("nvidiactl") || inside && (!has("nvidia-uvm") || have == 0);
+    let finding = match all {
+        true => Finding::prevents(&[Need::Gpu], found).cost("CUDA finds no GPU"),
+        // nvidia-modprobe makes them at the first use, where it is setuid root.
+        false => Finding::warn(found).cost(
+            "CUDA finds no GPU, or not all, unless nvidia-modprobe is setuid root and makes the \
+             nodes",
+        ),
+    };
+    let finding =
+        finding.expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm");
+    Some(match inside {
+        true => finding
+            .fix("start the container with the GPUs, such as `docker run --gpus all`")
+            .script("# start the container again: docker run --gpus all"),
+        false => finding
+            .fix("run nvidia-smi as root, or nvidia-modprobe -c 0 -u")
+            .script(format!("nvidia-modprobe -u{numbers}")),
+    })
+}
+
 fn no_driver(m: &Machine, count: usize) -> Finding {
-    let bound = m.gpus().into_iter().find_map(|a| m.pci.more(a).driver);
-    let with = bound.map_or_else(String::new, |d| format!(", bound to {}", short(&d)));
-    let found = format!("{count} NVIDIA GPUs without NVIDIA's driver{with}");
-    Finding::prevents(&[Need::Gpu], found)
-        .expected("the module nvidia: /proc/driver/nvidia/version")
-        .cost("no CUDA: kernels run on CPU threads")
-        .fix("install NVIDIA's driver, with the open kernel modules for GPUs since Turing")
-        .script("modprobe nvidia")
+    let bound: BTreeSet<String> =
+        m.gpus().into_iter().filter_map(|a| m.pci.more(a).driver).collect();
+    let list = short(&bound.iter().cloned().collect::<Vec<_>>().join(", "));
+    let with = if bound.is_empty() { String::new() } else { format!(", bound to {list}") };
+    let finding = Finding::prevents(
+        &[Need::Gpu],
+        format!("{count} NVIDIA GPUs without NVIDIA's driver{with}"),
+    )
+    .expected("the module nvidia: /proc/driver/nvidia/version")
+    .cost("no CUDA: kernels run on CPU threads");
+    if bound.iter().any(|driver| driver == "vfio-pci") {
+        return finding
+            .fix("leave the GPUs to their virtual machine, or unbind vfio-pci and load nvidia");
+    }
+    let finding =
+        finding.fix("install NVIDIA's driver, with the open kernel modules for GPUs since Turing");
+    match bound.is_empty() {
+        true => finding.script("modprobe nvidia"),
+        // The module finds no GPU that another driver has.
+        false => finding.script(format!(
+            "# blacklist {list} in /etc/modprobe.d, update the initramfs and reboot"
+        )),
+    }
 }
 
 pub fn module(m: &Machine) -> Vec<Finding> {
@@ -99,51 +197,100 @@ pub fn module(m: &Machine) -> Vec<Finding> {
     }
 }
 
-/// Why dma-buf does not work here; `None` if it does.
-pub fn no_dmabuf(m: &Machine) -> Option<String> {
+/// Whether GPU memory is registered by dma-buf.
+pub enum DmaBuf {
+    /// It is.
+    Works,
+    /// It is not; why.
+    Refused(String),
+    /// That is not to be seen; why.
+    Unseen(String),
+}
+
+/// Whether driver and kernel have dma-buf.
+pub fn dmabuf(m: &Machine) -> DmaBuf {
     let mut why = Vec::new();
     match (m.nvidia.is_open(), m.nvidia.major()) {
         (Some(true), Some(n)) if n >= DMABUF_DRIVER => {}
-        (Some(true), _) => why.push(format!("the driver is older than {DMABUF_DRIVER}")),
+        (Some(true), Some(_)) => why.push(format!("the driver is older than {DMABUF_DRIVER}")),
+        (Some(true), None) => return DmaBuf::Unseen("the driver's version is unknown".to_owned()),
         (Some(false), _) => why.push("the kernel module is the closed one".to_owned()),
+        (None, _) if m.is_driver_hidden() => {
+            return DmaBuf::Unseen("the driver is not shown".to_owned());
+        }
         (None, _) => why.push("there is no driver".to_owned()),
     }
     match m.system.kernel() {
         Some(version) if version >= DMABUF_LINUX => {}
         Some((major, minor)) => why.push(format!("Linux {major}.{minor} is older than 5.12")),
-        None => why.push("the kernel's release is unknown".to_owned()),
+        None if why.is_empty() => {
+            return DmaBuf::Unseen("the kernel's release is unknown".to_owned());
+        }
+        None => {}
     }
-    if why.is_empty() { None } else { Some(why.join(", ")) }
+    if why.is_empty() { DmaBuf::Works } else { DmaBuf::Refused(why.join(", ")) }
 }
 
 /// Whether the module is loaded that registers GPU memory by its address.
-pub fn has_peermem(m: &Machine) -> bool {
+fn has_peermem(m: &Machine) -> bool {
     m.system.module("nvidia_peermem") || m.system.module("nv_peer_mem")
 }
 
+/// Whether that module is known to be missing.
+pub fn lacks_peermem(m: &Machine) -> bool {
+    m.system.lacks_module("nvidia_peermem") && m.system.lacks_module("nv_peer_mem")
+}
+
 pub fn memory(m: &Machine) -> Vec<Finding> {
+    if m.is_driver_hidden() && !m.rdma.is_empty() {
+        return vec![unseen_driver(m).hides(&[Need::GpuMemory])];
+    }
     if m.nvidia.version.known().is_none() || m.rdma.is_empty() {
         return Vec::new();
     }
-    let consumer = m.nvidia.gpus.iter().find(|(_, model)| model.contains("GeForce"));
-    if let Some((_, model)) = consumer {
-        return vec![
-            Finding::prevents(&[Need::GpuMemory], short(model))
-                .expected("a data centre or professional GPU")
-                .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
-                .fix("use paths push and staged, with destinations in host memory"),
-        ];
+    let is_consumer =
+        |model: &String| model.contains("GeForce") || model.split(' ').any(|w| w == "GB10");
+    let (consumer, others): (Vec<_>, Vec<_>) =
+        m.nvidia.gpus.iter().partition(|(_, model)| is_consumer(model));
+    // The memory of a GB10 is the machine's, in a way that other devices do not see.
+    let refused = |finding: Finding| {
+        finding
+            .expected("a data centre or professional GPU with memory of its own")
+            .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
+            .fix("use paths push and staged, with destinations in host memory")
+    };
+    if let Some((_, model)) = consumer.first().filter(|_| others.is_empty()) {
+        return vec![refused(Finding::prevents(&[Need::GpuMemory], short(model)))];
     }
-    let peermem = has_peermem(m);
-    match (no_dmabuf(m), peermem) {
-        (None, true) => vec![Finding::fine("dma-buf and nvidia_peermem")],
-        (None, false) => vec![Finding::fine("dma-buf")],
-        (Some(why), true) => vec![Finding::fine(format!("nvidia_peermem (no dma-buf: {why})"))],
-        (Some(_), false) if is_backported(m) => vec![Finding::unseen(
-            "this kernel may have ibv_reg_dmabuf_mr as a backport",
-            "try `bellpush doctor --live --nic`, or load nvidia_peermem",
-        )],
-        (Some(why), false) => vec![
+    let mut all: Vec<Finding> = consumer
+        .iter()
+        .map(|(a, model)| refused(Finding::warn(short(model))).of(m.gpu_name(*a)))
+        .collect();
+    all.extend(registration(m));
+    all
+}
+
+/// How GPU memory is registered, of GPUs that may.
+fn registration(m: &Machine) -> Vec<Finding> {
+    let unseen = |found: String| {
+        let how = "try `bellpush doctor --live --nic`, or load nvidia_peermem";
+        vec![Finding::unseen(found, how).hides(&[Need::GpuMemory])]
+    };
+    match (dmabuf(m), has_peermem(m)) {
+        (DmaBuf::Works, true) => vec![Finding::fine("dma-buf and nvidia_peermem")],
+        (DmaBuf::Works, false) => vec![Finding::fine("dma-buf")],
+        (DmaBuf::Refused(why), true) => {
+            vec![Finding::fine(format!("nvidia_peermem (no dma-buf: {why})"))]
+        }
+        (DmaBuf::Unseen(_), true) => vec![Finding::fine("nvidia_peermem")],
+        (DmaBuf::Unseen(why), false) => unseen(format!("whether there is dma-buf: {why}")),
+        (DmaBuf::Refused(why), false) if !lacks_peermem(m) => {
+            unseen(format!("modules, such as nvidia_peermem, are not shown (no dma-buf: {why})"))
+        }
+        (DmaBuf::Refused(_), false) if is_backported(m) => {
+            unseen("this kernel may have ibv_reg_dmabuf_mr as a backport".to_owned())
+        }
+        (DmaBuf::Refused(why), false) => vec![
             Finding::prevents(
                 &[Need::GpuMemory],
                 format!(
@@ -173,7 +320,7 @@ fn is_backported(m: &Machine) -> bool {
 
 pub fn bar1(m: &Machine) -> Vec<Finding> {
     // Grace has its GPU's memory in the CPU's address space, and leaves BAR 1 alone.
-    if m.rdma.is_empty() || m.system.is_arm {
+    if m.rdma.is_empty() || m.system.is_arm != Some(false) {
         return Vec::new();
     }
     let mut all = Vec::new();
@@ -196,35 +343,60 @@ pub fn bar1(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// Modules that use nvidia, in the order in which they can be removed.
+const HOLDERS: [&str; 7] = [
+    "nvidia_fs",
+    "gdrdrv",
+    "nvidia_peermem",
+    "nv_peer_mem",
+    "nvidia_drm",
+    "nvidia_modeset",
+    "nvidia_uvm",
+];
+
 pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
+    if m.is_driver_hidden() && m.mlx5().next().is_some() {
+        return vec![unseen_driver(m).hides(&[Need::NicPages])];
+    }
     if m.nvidia.version.known().is_none() || m.mlx5().next().is_none() {
         return Vec::new();
     }
-    if m.nvidia.registry("PeerMappingOverride") {
-        return vec![Finding::fine("RegistryDwords has PeerMappingOverride=1")];
-    }
-    if m.nvidia.params.known().is_none() {
-        let why = short(m.nvidia.params.why_not());
-        return vec![Finding::unseen(
-            format!("/proc/driver/nvidia/params: {why}"),
-            "read it on the host",
-        )];
-    }
     let found = "RegistryDwords has no PeerMappingOverride=1";
+    let (is_part, found) = match m.mapping() {
+        None => {
+            let why = short(m.nvidia.params.why_not());
+            let found = format!("/proc/driver/nvidia/params: {why}");
+            let how = "read it on the host";
+            return vec![Finding::unseen(found, how).hides(&[Need::NicPages])];
+        }
+        Some(Mapping::All) => {
+            return vec![Finding::fine("RegistryDwords has PeerMappingOverride=1")];
+        }
+        Some(Mapping::None) => (false, found.to_owned()),
+        Some(Mapping::Without(gpus)) => {
+            let names: Vec<String> = gpus.into_iter().map(|a| m.gpu_name(a)).collect();
+            (true, short(&format!("{found} of {}", names.join(", "))))
+        }
+    };
+    let dwords = m.nvidia.dwords_with("PeerMappingOverride", 1);
+    let holders = HOLDERS.into_iter().filter(|name| m.system.module(name));
+    let held: Vec<&str> = holders.chain(["nvidia"]).collect();
     let mended = |finding: Finding| {
         finding
-            .expected("options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"")
+            .expected(format!("options nvidia NVreg_RegistryDwords=\"{dwords}\""))
             .fix(
                 "set the option and load the module again (the script writes a file of modprobe.d)",
             )
-            .script(
-                "printf 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"\\n' \
-                 > /etc/modprobe.d/nvidia-peer-mapping.conf",
-            )
-            .script(
-                "# then, with no process on the GPUs, modprobe -r nvidia_uvm nvidia && modprobe \
-                     nvidia; or reboot (and update the initramfs first, if it has the module)",
-            )
+            .script("# one line alone may set it; others: grep -r NVreg_Registry /etc/modprobe.d")
+            .script(format!(
+                "printf 'options nvidia NVreg_RegistryDwords=\"%s\"\\n' '{dwords}' \
+                 > /etc/modprobe.d/bellpush-peer-mapping.conf"
+            ))
+            .script(format!(
+                "# then, with no process on the GPUs, modprobe -r {} && modprobe nvidia, and \
+                 the others again; or reboot (update the initramfs first, if it has the module)",
+                held.join(" ")
+            ))
     };
     if m.system.is_admin() {
         return vec![mended(
@@ -234,6 +406,11 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
             .cost(
                 "no other process maps NIC pages into a GPU: push and the kicks kernel and stream",
             ),
+        )];
+    }
+    if is_part {
+        return vec![mended(
+            Finding::warn(found).cost("these GPUs have no push and no kick by kernel or stream"),
         )];
     }
     vec![mended(
@@ -246,6 +423,9 @@ pub fn gdrcopy(m: &Machine) -> Vec<Finding> {
     if m.nvidia.version.known().is_none() {
         return Vec::new();
     }
+    if m.system.modules.known().is_none() {
+        return Vec::new();
+    }
     match (m.system.module("gdrdrv"), m.nvidia.gdrdrv) {
         (true, false) if m.has_dev => vec![
             Finding::warn("module gdrdrv without /dev/gdrdrv")
@@ -256,8 +436,8 @@ pub fn gdrcopy(m: &Machine) -> Vec<Finding> {
                 )
                 .fix("start gdrdrv by its script, or give the container the device")
                 .script(
-                    "mknod -m 666 /dev/gdrdrv c $(awk '$2 == \"gdrdrv\" {print $1}' \
-                 /proc/devices) 0",
+                    "test -e /dev/gdrdrv || mknod -m 666 /dev/gdrdrv c \
+                     \"$(awk '$2 == \"gdrdrv\" {print $1}' /proc/devices)\" 0",
                 ),
         ],
         (true, _) => vec![Finding::fine("gdrdrv")],

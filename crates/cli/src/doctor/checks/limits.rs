@@ -2,7 +2,7 @@
 
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::Machine;
-use crate::doctor::machine::system::Limit;
+use crate::doctor::machine::system::{Group, Limit};
 use crate::doctor::read::{Seen, short};
 
 /// What one queue pair's queues need to be pinned.
@@ -58,7 +58,7 @@ pub fn locked(m: &Machine) -> Vec<Finding> {
             )
             .script(
                 "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' > \
-             /etc/security/limits.d/90-rdma.conf",
+             /etc/security/limits.d/90-bellpush.conf",
             ),
     }]
 }
@@ -88,28 +88,11 @@ pub fn cgroup(m: &Machine) -> Vec<Finding> {
     if let Seen::Unreadable(why) = &c.path {
         return vec![Finding::unseen(short(why), "look at /sys/fs/cgroup/memory")];
     }
-    let mut all = Vec::new();
-    // Whatever share it has, what is left decides what can still be pinned.
-    if let (Some(Some(max)), Some(now)) = (c.memory.0.known(), c.memory.1.known()) {
-        let text = format!("memory {} of {}", size(*now), size(*max));
-        all.push(match now / 9 >= max / 10 {
-            true => Finding::warn(text)
-                .expected("room for regions and windows")
-                .cost("pinned memory counts: registration ends in an out-of-memory kill")
-                .fix("raise memory.max, or the container's --memory"),
-            false => Finding::fine(text),
-        });
+    if c.path == Seen::Absent {
+        return Vec::new();
     }
-    if let (Some(Some(max)), Some(now)) = (c.pids.0.known(), c.pids.1.known())
-        && max.saturating_sub(*now) < 64
-    {
-        all.push(
-            Finding::warn(format!("{now} of {max} processes and threads"))
-                .expected("64 more")
-                .cost("threads of the software NIC, of NCCL and of UCX cannot start")
-                .fix("raise pids.max, or the container's --pids-limit"),
-        );
-    }
+    let mut all = memory(&c.groups);
+    all.extend(c.groups.iter().filter_map(processes));
     let of = |limits: &str, key: &str| -> Option<Limit> {
         let value =
             limits.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('='))?;
@@ -117,12 +100,13 @@ pub fn cgroup(m: &Machine) -> Vec<Finding> {
     };
     let mut closed = Vec::new();
     for device in m.mlx5() {
-        let Some(limits) = c.rdma.get(&device.name) else { continue };
-        if [of(limits, "hca_handle"), of(limits, "hca_object")].contains(&Some(Some(0))) {
+        let lines: Vec<&String> =
+            c.groups.iter().filter_map(|g| g.rdma.get(&device.name)).collect();
+        let of = |line: &&&String| [of(line, "hca_handle"), of(line, "hca_object")];
+        if lines.iter().any(|line| of(&line).contains(&Some(Some(0)))) {
             closed.push(device.name.clone());
-        } else if [of(limits, "hca_handle"), of(limits, "hca_object")]
-            .iter()
-            .any(|l| matches!(l, Some(Some(_))))
+        } else if let Some(limits) =
+            lines.iter().find(|line| of(line).iter().any(|l| matches!(l, Some(Some(_)))))
         {
             all.push(Finding::note(format!(
                 "rdma.max of {}: {}",
@@ -144,22 +128,98 @@ pub fn cgroup(m: &Machine) -> Vec<Finding> {
                 .fix("raise rdma.max of the control group"),
         );
     }
-    if all.is_empty() && c.path.known().is_some() {
-        all.push(Finding::fine("no limit of memory, processes or RDMA objects"));
+    // The root of all groups has no such files; a group below it without them shows nothing.
+    let hidden = |name: &str, is_known: fn(&Group) -> bool| {
+        (!c.groups.iter().any(is_known)).then(|| name.to_owned())
+    };
+    let hidden: Vec<String> = [
+        hidden("memory.max", |g| g.memory.0.known().is_some()),
+        hidden("pids.max", |g| g.pids.0.known().is_some()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !hidden.is_empty() {
+        let path = short(c.path.known().map_or("", String::as_str));
+        let found = format!("{} of /{path} and of the groups above it", hidden.join(" and "));
+        all.push(Finding::unseen(found, "look below /sys/fs/cgroup on the host"));
+    } else if all.is_empty() {
+        all.push(Finding::fine("no limit of memory, processes or RDMA objects is set"));
     }
     all
+}
+
+/// Limits of memory. Whatever share it has, what is left decides what can still be pinned.
+fn memory(groups: &[Group]) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut least: Option<(f64, Finding)> = None;
+    for group in groups {
+        let Some(Some(max)) = group.memory.0.known() else { continue };
+        let Some(current) = group.memory.1.known() else {
+            let found = format!("memory.current, of {} at most", size(*max));
+            all.push(Finding::unseen(found, "cat memory.current").of(outer(groups, group)));
+            continue;
+        };
+        let now = current.saturating_sub(group.reclaimable.unwrap_or(0));
+        let text = format!("memory {} of {}", size(now), size(*max));
+        if now / 9 >= max / 10 && group.reclaimable.is_none() {
+            let found = format!("{text}, and how much of it is page cache");
+            all.push(Finding::unseen(found, "cat memory.stat").of(outer(groups, group)));
+            continue;
+        }
+        if now / 9 >= max / 10 {
+            let finding = Finding::warn(text)
+                .expected("room for regions and windows")
+                .cost("pinned memory counts: registration ends in an out-of-memory kill")
+                .fix("raise memory.max, or the container's --memory");
+            all.push(finding.of(outer(groups, group)));
+            continue;
+        }
+        let share = now as f64 / *max as f64;
+        if least.as_ref().is_none_or(|(most, _)| share > *most) {
+            least = Some((share, Finding::fine(text).of(outer(groups, group))));
+        }
+    }
+    if all.is_empty() {
+        all.extend(least.map(|(_, finding)| finding));
+    }
+    all
+}
+
+/// Path of a group above that of the process; nothing for its own.
+fn outer(groups: &[Group], group: &Group) -> String {
+    match groups.first() {
+        Some(own) if own.path != group.path => short(&format!("/{}", group.path)),
+        _ => String::new(),
+    }
+}
+
+fn processes(group: &Group) -> Option<Finding> {
+    let (Some(Some(max)), Some(now)) = (group.pids.0.known(), group.pids.1.known()) else {
+        return None;
+    };
+    (max.saturating_sub(*now) < 64).then(|| {
+        Finding::warn(format!("{now} of {max} processes and threads"))
+            .expected("64 more")
+            .cost("threads of the software NIC, of NCCL and of UCX cannot start")
+            .fix("raise pids.max, or the container's --pids-limit")
+    })
 }
 
 pub fn shm(m: &Machine) -> Vec<Finding> {
     let bytes = match m.system.shm {
         Seen::Known(Some(bytes)) => bytes,
         Seen::Known(None) => return vec![Finding::fine("half of the memory")],
-        _ => return Vec::new(),
+        Seen::Unreadable(ref why) => return vec![Finding::unseen(short(why), "df /dev/shm")],
+        Seen::Absent => return Vec::new(),
     };
     if bytes >= SHM {
         return vec![Finding::fine(size(bytes))];
     }
-    let found = if bytes == 0 { "not mounted".to_owned() } else { size(bytes) };
+    let found = size(bytes);
+    if m.gpus().is_empty() && m.rdma.is_empty() {
+        return vec![Finding::note(found).cost("jobs of several ranks put their memory there")];
+    }
     let finding = Finding::warn(found).expected("1 GiB or more").cost(
         "NCCL, MPI and jobs of several ranks put their shared memory there: bus errors, \
          or \"No space left\"",
@@ -168,7 +228,7 @@ pub fn shm(m: &Machine) -> Vec<Finding> {
         Some(_) => finding
             .fix("start the container with --shm-size=1g --ulimit memlock=-1, or --ipc=host")
             .script("# start the container again: docker run --shm-size=1g"),
-        None => finding.fix("remount it larger").script("mount -o remount,size=50% /dev/shm"),
+        None => finding.fix("remount it larger").script("mount -o remount,size=2g /dev/shm"),
     }]
 }
 

@@ -1,12 +1,13 @@
 //! Links and transfer sizes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::pcie::tlp::{Config, Gen, LinkSpeed, Mps, Mrrs};
-use bellpush::pcie::topology::{Address, Function, Kind, Tree, candidates};
+use bellpush::pcie::topology::{Address, Class, Distance, Function, Kind, Tree, candidates};
 
-use crate::doctor::finding::{Finding, quoted};
-use crate::doctor::machine::Machine;
+use super::place::way;
+use crate::doctor::finding::{Finding, Need, quoted};
+use crate::doctor::machine::{Machine, RANKED};
 
 /// MPS below which headers cost more than 5 %, so that it is worth a boot.
 const LEAST_MPS: u32 = 256;
@@ -34,18 +35,25 @@ fn named(m: &Machine, tree: &Tree<'_>, a: Address) -> String {
 pub fn links(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, bridges) = devices(m, &tree);
-    let (mut all, mut known, mut unknown) = (Vec::new(), 0, 0);
-    for &a in devices.iter().chain(&bridges) {
+    let (mut all, mut known, mut unknown) = (dead(m, &tree, &devices), 0, 0);
+    for &a in devices.iter().chain(&bridges).filter(|a| !m.pci.more(**a).is_dead) {
         let is_bridge = bridges.contains(&a);
         let Some(f) = tree.capture().get(a) else { continue };
         // The link below a bridge is counted at its other end.
         if is_bridge && tree.chain(a).is_empty() {
             continue;
         }
+        // Without the end above, its own says how wide it could be, not how wide the slot is.
+        let above = tree.chain(a).last().copied();
+        let is_shown = above.is_none_or(|b| tree.capture().get(b).is_some_and(|f| f.max.is_some()));
         let (Some(max), Some(now)) = tree.link(a) else {
             unknown += usize::from(!is_bridge && !tree.capture().is_virtual(a));
             continue;
         };
+        if !is_shown {
+            unknown += 1;
+            continue;
+        }
         known += 1;
         // An idle GPU slows its link down, and so may the switch above it; neither narrows it.
         let is_slow = f.kind() == Some(Kind::Nic) && now.generation < max.generation;
@@ -76,6 +84,33 @@ pub fn links(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// Devices that do not answer.
+fn dead(m: &Machine, tree: &Tree<'_>, devices: &[Address]) -> Vec<Finding> {
+    let kind = |a: Address| tree.capture().get(a).and_then(Function::kind);
+    let is_dead = |a: Address| m.pci.more(a).is_dead;
+    let all_of = |k| devices.iter().filter(|a| kind(**a) == k).all(|a| is_dead(*a));
+    let mut all = Vec::new();
+    for &a in devices.iter().filter(|a| is_dead(**a)) {
+        let found = "configuration space of all ones: it is off the bus";
+        let need = if kind(a) == Some(Kind::Gpu) { Need::Gpu } else { Need::Nic };
+        let finding = match all_of(kind(a)) {
+            true => Finding::prevents(&[need], found),
+            false => Finding::warn(found),
+        };
+        all.push(
+            finding
+                .of(named(m, tree, a))
+                .expected("an answer to reads of configuration space")
+                .cost("nothing reaches this device")
+                .fix(
+                    "look in dmesg for AER and for the driver's last lines; power the machine \
+                     off and on, and seat the card again",
+                ),
+        );
+    }
+    all
+}
+
 fn rate(generation: u32, lanes: u32) -> f64 {
     let speed = Gen::new(generation).and_then(|g| LinkSpeed::new(g, lanes));
     speed.map_or(f64::NAN, LinkSpeed::raw_gbps)
@@ -85,21 +120,28 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, _) = devices(m, &tree);
     let (mut all, mut fine, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
+    let supports = supports(m, &tree);
     for a in devices {
-        let support = support(m, &tree, a);
+        let support = supports.get(&top(&tree, a)).copied().flatten();
         let in_use = tree.capture().get(a).and_then(|f| f.mps);
         let (Some(support), Some(in_use)) = (support, in_use) else {
             // A virtual function has its physical one's.
-            hidden += usize::from(!tree.capture().is_virtual(a));
+            hidden += usize::from(!tree.capture().is_virtual(a) && !m.pci.more(a).is_dead);
             continue;
         };
+        let uneven = smaller_above(m, &tree, a, in_use).or_else(|| larger_above(m, &tree, a));
+        if let Some(finding) = uneven {
+            all.push(finding);
+            continue;
+        }
         let possible = support;
         if in_use >= possible {
             fine.insert(in_use);
             continue;
         }
         let found = format!("MPS of {in_use} B");
-        let is_small = in_use < LEAST_MPS;
+        // Without a card the rate of a GPU's own transfers is no matter of the network.
+        let is_small = in_use < LEAST_MPS && !m.rdma.is_empty();
         let finding = if is_small { Finding::warn(found) } else { Finding::note(found) };
         all.push(
             finding
@@ -112,6 +154,7 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
                 ),
         );
     }
+    all.extend(smaller_peers(m, &tree));
     if all.is_empty() && !fine.is_empty() {
         let sizes: Vec<String> = fine.iter().map(u32::to_string).collect();
         all.push(Finding::fine(format!(
@@ -125,14 +168,105 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
     all
 }
 
-/// The largest MPS of everything below the root port of a function: a device would refuse a peer's
-/// larger TLP as malformed, and a completer's as well. `None` where any of them is hidden.
-fn support(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<u32> {
-    let top = tree.chain(a).first().copied().unwrap_or(a);
-    let is_below = |b: &Address| *b == top || tree.chain(*b).first() == Some(&top);
-    let all: Option<Vec<u32>> =
-        m.pci.more.iter().filter(|(b, _)| is_below(b)).map(|(_, more)| more.mpss).collect();
-    all?.into_iter().min()
+/// A bridge above with a smaller MPS than the device below: it takes the device's large TLPs for
+/// malformed ones, a fatal error (PCIe base specification 2.2.2, 6.2).
+fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Option<Finding> {
+    let sizes = tree.chain(a).into_iter().filter_map(|b| Some((b, tree.capture().get(b)?.mps?)));
+    let (bridge, size) = sizes.min_by_key(|(_, size)| *size).filter(|(_, size)| *size < in_use)?;
+    let need = match tree.capture().get(a).and_then(Function::kind) {
+        Some(Kind::Gpu) => Need::Gpu,
+        _ => Need::Nic,
+    };
+    let found = format!("MPS of {in_use} B below {bridge} with {size} B");
+    Some(
+        Finding::prevents(&[need], found)
+            .of(named(m, tree, a))
+            .expected("no MPS larger than that of a bridge above")
+            .cost(
+                "the bridge takes larger writes for malformed TLPs: a fatal error, the link resets",
+            )
+            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+    )
+}
+
+/// A bridge with a larger MPS than the device below, which asks for more than its own: completions
+/// of the bridge's size are malformed TLPs to it. Root complexes that cut them at 64 or 128 B hide
+/// that.
+fn larger_above(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<Finding> {
+    let function = tree.capture().get(a)?;
+    let (own, asked) = (function.mps?, function.mrrs?);
+    let bridge = *tree.chain(a).last()?;
+    let above = tree.capture().get(bridge)?.mps.filter(|above| *above > own && asked > own)?;
+    let found =
+        format!("MPS of {own} B and MRRS of {asked} B below {bridge} with MPS of {above} B");
+    Some(
+        Finding::warn(found)
+            .of(named(m, tree, a))
+            .expected("the MPS of the bridge above, or an MRRS of no more than the own MPS")
+            .cost(
+                "completions and peers' writes of the bridge's size are malformed TLPs to the \
+                 device: a fatal error",
+            )
+            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+    )
+}
+
+/// GPUs and NICs below one switch, of which the one has a larger MPS than the other, or than a
+/// bridge of the way: switches pass TLPs on as they are.
+fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
+    for gpu in m.gpus().into_iter().take(RANKED) {
+        for nic in candidates(tree).into_iter().take(RANKED).filter(|_| !m.rdma.is_empty()) {
+            if !matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb)) {
+                continue;
+            }
+            let way = way(tree, gpu, nic);
+            let (Some(of_gpu), Some(of_nic)) = (mps(gpu), mps(nic)) else { continue };
+            let ports = way.into_iter().filter_map(mps).min().unwrap_or(of_gpu.min(of_nic));
+            let asked = tree.capture().get(nic).and_then(|f| f.mrrs).unwrap_or(0);
+            // Writes of the NIC, and completions of its reads.
+            let (written, read) = (ports.min(of_gpu), ports.min(of_nic));
+            let is_right = of_nic <= written && of_gpu.min(asked) <= read;
+            if is_right || all.len() >= RANKED {
+                continue;
+            }
+            let found = format!(
+                "MPS of {of_gpu} B, {} of {of_nic} B, {ports} B of the ports between them",
+                m.nic_name(nic),
+            );
+            all.push(
+                Finding::prevents(&[Need::GpuMemory], found)
+                    .of(m.gpu_name(gpu))
+                    .expected("one MPS of all below a switch")
+                    .cost(
+                        "the larger writes of the one are malformed TLPs to the other: a fatal \
+                         error",
+                    )
+                    .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+            );
+        }
+    }
+    all
+}
+
+/// The root port above a function, or itself.
+fn top(tree: &Tree<'_>, a: Address) -> Address {
+    tree.chain(a).first().copied().unwrap_or(a)
+}
+
+/// The largest MPS of everything below each root port: a device would refuse a peer's larger TLP as
+/// malformed, and a completer's as well. `None` where any of them is hidden.
+fn supports(m: &Machine, tree: &Tree<'_>) -> BTreeMap<Address, Option<u32>> {
+    let mut all = BTreeMap::new();
+    for (&a, more) in &m.pci.more {
+        all.entry(top(tree, a))
+            .and_modify(|least: &mut Option<u32>| {
+                *least = least.zip(more.mpss).map(|(x, y)| x.min(y));
+            })
+            .or_insert(more.mpss);
+    }
+    all
 }
 
 /// Rate of large writes with one MPS beside that with another, by `bellpush tlp`'s arithmetic.
@@ -167,6 +301,7 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     let (mut all, mut sizes, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
     for a in candidates(&tree) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
+            None if m.pci.more(a).is_dead => {}
             None => hidden += usize::from(!tree.capture().is_virtual(a)),
             Some(bytes) if bytes < LEAST_MRRS => all.push(
                 Finding::warn(format!("MRRS of {bytes} B"))
@@ -213,7 +348,7 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
         match m.pci.more(a).relaxed {
             Some(true) => on += 1,
             Some(false) => off.push(a),
-            None => hidden += 1,
+            None => hidden += usize::from(!m.pci.more(a).is_dead),
         }
     }
     let mut all = Vec::new();
@@ -223,20 +358,22 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
     for a in off {
         let found = "relaxed ordering is disabled";
         let finding = if is_amd { Finding::warn(found) } else { Finding::note(found) };
-        all.push(
-            finding
-                .of(named(m, &tree, a))
-                .expected("bit 4 of Device Control set")
-                .cost(
-                    "NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs \
+        let mut finding = finding
+            .of(named(m, &tree, a))
+            .expected("bit 4 of Device Control set")
+            .cost(
+                "NCCL and UCX ask for it, and large writes into host memory of AMD's CPUs \
                  go slower without; bellpush's regions do not use it",
-                )
-                .fix(
-                    "set the bit; Linux clears it on purpose below some root ports of Haswell \
+            )
+            .fix(
+                "set the bit; Linux clears it on purpose below some root ports of Haswell \
                  and Broadwell",
-                )
-                .script(format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()))),
-        );
+            );
+        if is_amd {
+            let line = format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()));
+            finding = finding.script(line);
+        }
+        all.push(finding);
     }
     if hidden > 0 {
         all.push(hidden_config(hidden, "relaxed ordering"));

@@ -6,15 +6,19 @@ use bellpush::pcie::topology::{
     Address, Class, Distance, Kind, RootProfile, Tree, candidates, write_fans,
 };
 
-use crate::doctor::checks::gpu::no_dmabuf;
+use crate::doctor::checks::gpu::{DmaBuf, dmabuf};
 use crate::doctor::finding::{Finding, Need};
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{Machine, RANKED};
 use crate::doctor::read::short;
+
+const NVIDIA: u16 = 0x10de;
 
 /// GPUs and NICs, if there are both, and the tree above them.
 fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
     let tree = m.pci.tree()?;
-    let (gpus, nics) = (m.gpus(), candidates(&tree));
+    let (mut gpus, mut nics) = (m.gpus(), candidates(&tree));
+    gpus.truncate(RANKED);
+    nics.truncate(RANKED);
     (!gpus.is_empty() && !nics.is_empty() && !m.rdma.is_empty()).then_some((tree, gpus, nics))
 }
 
@@ -26,6 +30,14 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
     let booted = m.system.booted_with("iommu=pt") || m.system.booted_with("iommu.passthrough=1");
     if let Some(kind) = translating {
         return vec![translates(m, kind)];
+    }
+    // Linux, Documentation/ABI/testing/sysfs-kernel-iommu_groups, has DMA, DMA-FQ and identity;
+    // drivers/iommu/iommu.c prints others of devices that no driver of the kernel may use.
+    if let Some(kind) = kinds.iter().find(|kind| *kind != "identity") {
+        return vec![Finding::unseen(
+            format!("domains of type {}: whether a device may reach memory", short(kind)),
+            "dmesg | grep -i iommu; a device of a virtual machine or of vfio has such a domain",
+        )];
     }
     if !kinds.is_empty() {
         let list: Vec<&str> = kinds.iter().map(String::as_str).collect();
@@ -51,7 +63,13 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
 
 fn translates(m: &Machine, kind: &str) -> Finding {
     let found = format!("domains of type {}: device addresses are translated", short(kind));
-    if m.system.is_arm {
+    if m.system.is_arm.is_none() {
+        return Finding::unseen(
+            format!("{found}; whether that is usual here: the CPU is not shown"),
+            "cat /proc/cpuinfo",
+        );
+    }
+    if m.system.is_arm == Some(true) {
         return Finding::note(found)
             .cost("usual on Arm servers, where the driver maps peers through the SMMU");
     }
@@ -69,12 +87,17 @@ fn translates(m: &Machine, kind: &str) -> Finding {
     };
     // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
     // seen not to.
-    match no_dmabuf(m) {
-        Some(_) => mend(Finding::prevents(&[Need::GpuMemory], found).cost(
+    match dmabuf(m) {
+        DmaBuf::Unseen(why) => Finding::unseen(
+            format!("{found}; whether there is dma-buf: {}", short(&why)),
+            "uname -r, and cat /proc/driver/nvidia/version",
+        )
+        .hides(&[Need::GpuMemory]),
+        DmaBuf::Refused(_) => mend(Finding::prevents(&[Need::GpuMemory], found).cost(
             "nvidia_peermem gives the NIC physical addresses, which then mean other \
                  memory or none",
         )),
-        None => mend(Finding::warn(found).cost(
+        DmaBuf::Works => mend(Finding::warn(found).cost(
             "peer transfers climb to the root complex; a driver was seen to give out addresses \
              that are not mapped",
         )),
@@ -82,11 +105,17 @@ fn translates(m: &Machine, kind: &str) -> Finding {
 }
 
 /// Bridges of the way between two functions below one switch, without the ones above both.
-fn way(tree: &Tree<'_>, a: Address, b: Address) -> Vec<Address> {
+pub fn way(tree: &Tree<'_>, a: Address, b: Address) -> Vec<Address> {
     let (up_a, up_b) = (tree.chain(a), tree.chain(b));
     let shared = up_a.iter().zip(&up_b).take_while(|(x, y)| x == y).count();
     up_a[shared..].iter().chain(&up_b[shared..]).copied().collect()
 }
+
+/// Bits of ACS Control (PCIe base specification 7.7.11.3): P2P Request Redirect, P2P Completion
+/// Redirect (of reads without relaxed ordering), Direct Translated P2P.
+const REQUEST_REDIRECT: u16 = 1 << 2;
+const REDIRECT: u16 = REQUEST_REDIRECT | 1 << 3;
+const DIRECT_TRANSLATED: u16 = 1 << 6;
 
 pub fn acs(m: &Machine) -> Vec<Finding> {
     let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
@@ -101,27 +130,56 @@ pub fn acs(m: &Machine) -> Vec<Finding> {
     if bridges.is_empty() {
         return Vec::new();
     }
-    let of = |b: &Address| tree.capture().get(*b).and_then(|f| f.redirects);
-    let redirecting: Vec<String> =
-        bridges.iter().filter(|b| of(b) == Some(true)).map(Address::to_string).collect();
-    let hidden = bridges.iter().filter(|b| of(b).is_none()).count();
+    let control = |b: &Address| m.pci.more(*b).acs;
+    let redirecting: Vec<Address> =
+        bridges.iter().filter(|b| control(b).is_some_and(|c| c & REDIRECT != 0)).copied().collect();
+    let hidden = bridges.iter().filter(|b| control(b).is_none()).count();
     let mut all = Vec::new();
     if !redirecting.is_empty() {
-        let list = redirecting.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
+        let list =
+            redirecting.iter().take(6).map(Address::to_string).collect::<Vec<_>>().join(", ");
         let (n, of) = (redirecting.len(), bridges.len());
-        let mut finding =
-            Finding::warn(format!("{n} of {of} switch ports redirect peer requests: {list}"))
-                .expected("P2P Request Redirect off (bit 2 of ACS Control)")
-                .cost(
-                    "traffic between GPU and NIC climbs to the root complex, and shares its \
+        let is_request =
+            redirecting.iter().any(|b| control(b).is_some_and(|c| c & REQUEST_REDIRECT != 0));
+        let what = if is_request { "requests" } else { "completions" };
+        let found = format!("{n} of {of} switch ports redirect peer {what}: {list}");
+        // Translated requests pass redirection where bit 6 says so.
+        let is_direct =
+            redirecting.iter().all(|b| control(b).is_some_and(|c| c & DIRECT_TRANSLATED != 0));
+        let ats: BTreeSet<Option<bool>> = nics.iter().map(|nic| m.pci.more(*nic).ats).collect();
+        if is_direct && !ats.contains(&Some(false)) && ats.contains(&None) {
+            let found = format!("{found}, and whether the NICs' ATS is enabled");
+            return vec![Finding::unseen(found, "run as root, or lspci -vvv as root (ATSCtl)")];
+        }
+        if is_direct && !ats.contains(&Some(false)) {
+            return vec![
+                Finding::note(format!("{found}, but what the NICs' ATS has translated"))
+                    .cost("requests of the GPU climb to the root complex"),
+            ];
+        }
+        let mut finding = Finding::warn(found)
+            .expected("P2P Request and Completion Redirect off (bits 2 and 3 of ACS Control)")
+            .cost(
+                "traffic between GPU and NIC climbs to the root complex, and shares its \
                  way with host memory",
-                )
-                .fix(
-                    "clear ACS Control of these ports after each boot; in a virtual machine \
+            )
+            .fix(
+                "clear ACS Control of these ports after each boot; in a virtual machine \
                  ACS has to be on: enable ATS in the NIC instead",
-                );
-        finding.script =
-            redirecting.iter().map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")).collect();
+            );
+        // Below a hypervisor the bridges are its own, and ACS is what keeps machines apart.
+        finding = match m.system.is_virtual {
+            true => {
+                finding.script("# a virtual machine: leave ACS on; ATS of the NIC, on the host")
+            }
+            false => finding.script(
+                "# not where virtual machines have devices below these ports: without ACS \
+                 nothing keeps them apart",
+            ),
+        };
+        // A guest's bridges are its hypervisor's.
+        let ports = redirecting.iter().filter(|_| !m.system.is_virtual);
+        finding.script.extend(ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")));
         all.push(finding);
     }
     if hidden > 0 {
@@ -155,7 +213,12 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
         "{through} of {} GPUs reach their NIC through a root complex of {cpu}",
         pairs.len()
     );
-    let Some(profile) = RootProfile::of(&cpu) else {
+    // Neoverse-V2 is other vendors' as well; the root ports of Grace are NVIDIA's.
+    let is_nvidia = |a: Address| tree.capture().get(a).is_some_and(|f| f.vendor == Some(NVIDIA));
+    let is_grace =
+        pairs.iter().any(|&(gpu, _)| tree.chain(gpu).first().is_some_and(|a| is_nvidia(*a)));
+    let is_it = |p: &&RootProfile| p.name != "Grace" || is_grace;
+    let Some(profile) = RootProfile::of(&cpu).filter(is_it) else {
         return vec![Finding::unseen(
             format!("{of}, of which nobody has reported whether it forwards peer reads and writes"),
             "measure: bellpush doctor --live --nic, ib_write_bw and ib_read_bw with --use_cuda",
@@ -253,11 +316,20 @@ pub fn far(class: Class) -> u8 {
 pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
     let Some((tree, _, _)) = both(m) else { return Vec::new() };
     let (mut all, mut fine) = (Vec::new(), Vec::new());
+    if let Some((gpus, nics)) = m.unranked() {
+        let found = format!("{gpus} GPUs and {nics} NICs: more than {RANKED} are not ranked");
+        return vec![Finding::unseen(found, "bellpush topo")];
+    }
+    let unplaced = m.unplaced();
+    if !unplaced.is_empty() {
+        let found = format!("PCI functions of {}", short(&unplaced.join(", ")));
+        return vec![Finding::unseen(found, "bellpush topo on the host")];
+    }
     for pair in m.pairs() {
         let Some(nic) = pair.nic else { continue };
         let (gpu, name) = (m.gpu_name(pair.gpu), m.nic_name(nic));
         let found = short(&format!("{name}, {}", pair.class));
-        if m.rdma_at(nic).is_some_and(|d| !d.is_active()) {
+        if m.rdma_at(nic).is_some_and(|d| d.is_down()) {
             let other = active(m, &tree, pair.gpu, nic);
             if let Some((other, class)) = other.filter(|(_, class)| far(*class) > far(pair.class)) {
                 all.push(
@@ -303,15 +375,21 @@ pub fn numa(m: &Machine) -> Vec<Finding> {
     if nodes < 2 {
         return Vec::new();
     }
+    let of = |a: &Address| m.pci.more(*a).numa;
+    let hidden = gpus.iter().chain(&nics).filter(|a| of(a).known().is_none()).count();
     let lost: Vec<String> = gpus
         .iter()
         .chain(&nics)
-        .filter(|a| tree.numa(**a).is_none())
+        .filter(|a| tree.numa(**a).is_none() && of(a).known().is_some())
         .map(|a| match tree.capture().get(*a).and_then(|f| f.kind()) {
             Some(Kind::Gpu) => m.gpu_name(*a),
             _ => m.nic_name(*a),
         })
         .collect();
+    if lost.is_empty() && hidden > 0 {
+        let found = format!("NUMA nodes of {hidden} GPUs and NICs");
+        return vec![Finding::unseen(found, "cat /sys/bus/pci/devices/ADDRESS/numa_node")];
+    }
     if lost.is_empty() {
         return vec![Finding::fine(format!("{nodes} nodes; every GPU and NIC has one"))];
     }

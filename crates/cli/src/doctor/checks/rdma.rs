@@ -21,6 +21,16 @@ pub fn devices(m: &Machine) -> Vec<Finding> {
     if !names.is_empty() {
         return vec![Finding::fine(names.join(", "))];
     }
+    let hidden: Vec<String> =
+        m.rdma.iter().filter(|d| d.may_be_mlx5()).map(|d| short(&d.name)).collect();
+    if !hidden.is_empty() {
+        let found = format!("drivers of {}", short(&hidden.join(", ")));
+        return vec![Finding::unseen(found, "ibv_devices").hides(&[Need::Nic])];
+    }
+    if let Some(why) = &m.rdma_hidden {
+        let found = format!("RDMA devices: {}", short(why));
+        return vec![Finding::unseen(found, "ibv_devices").hides(&[Need::Nic])];
+    }
     let none = |found: String| {
         Finding::prevents(&[Need::Nic], found)
             .expected("a device of mlx5: ConnectX-4 or later")
@@ -52,6 +62,9 @@ pub fn devices(m: &Machine) -> Vec<Finding> {
             "leave the card to its virtual machine, or unbind \
          vfio-pci",
         ),
+        Some("mlx4_core") => {
+            none(found).fix("put in a ConnectX-4 or later: mlx4 drives older ones")
+        }
         _ => none(found)
             .fix(
                 "load mlx5_ib (kernel, MLNX_OFED or DOCA-Host); in a container, share the \
@@ -83,6 +96,13 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
         })
         .copied()
         .collect();
+    // Names of nodes are those of sysfs: without them it is not seen which are missing.
+    let no_module = m.uverbs.nodes.is_empty() && m.system.lacks_module("ib_uverbs");
+    if !missing.is_empty() && !m.uverbs.is_whole && !no_module {
+        let found = format!("/sys/class/infiniband_verbs of {}", short(&missing.join(", ")));
+        let hides: &[Need] = if missing.len() == devices.len() { &[Need::Nic] } else { &[] };
+        return vec![Finding::unseen(found, "ls /dev/infiniband, ibv_devinfo").hides(hides)];
+    }
     if missing.len() == devices.len() {
         let expected = "/dev/infiniband/uverbs0 and so on";
         if m.uverbs.nodes.is_empty() {
@@ -129,10 +149,15 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
             all.push(Finding::fine("nodes are there and can be opened"))
         }
         Some(refused) => all.push(
-            blocked(format!("no right to {}", short(&refused.join(", "))))
-                .expected("read and write /dev/infiniband/uverbs*")
-                .fix("rdma-core's udev rules give everyone the right")
-                .script("chmod 0666 /dev/infiniband/uverbs*"),
+            // A device that opens is enough.
+            match refused.len() + missing.len() < devices.len() {
+                true => Finding::warn(format!("no right to {}", short(&refused.join(", "))))
+                    .cost("these devices cannot be opened here"),
+                false => blocked(format!("no right to {}", short(&refused.join(", ")))),
+            }
+            .expected("read and write /dev/infiniband/uverbs*")
+            .fix("rdma-core's udev rules give everyone the right")
+            .script("chmod 0666 /dev/infiniband/uverbs*"),
         ),
     }
     all
@@ -152,13 +177,26 @@ pub fn ports(m: &Machine) -> Vec<Finding> {
         let found = format!("active: {}", active.join(", "));
         findings.push(Finding::fine(found));
     }
-    for (device, port) in all.iter().filter(|(_, p)| !p.is_active()) {
-        let state =
-            port.state.known().map_or_else(|| port.state.why_not().to_owned(), Clone::clone);
+    // What is not seen may be active.
+    let hides: &[Need] = if active.is_empty() { &[Need::Nic] } else { &[] };
+    let hidden = |found: String| Finding::unseen(found, "ibv_devinfo").hides(hides);
+    for device in m.mlx5().filter(|d| d.ports.is_empty()) {
+        findings.push(hidden("no ports are shown".to_owned()).of(short(&device.name)));
+    }
+    for device in m.rdma.iter().filter(|d| d.may_be_mlx5()) {
+        findings.push(hidden("its driver is not shown".to_owned()).of(short(&device.name)));
+    }
+    for (device, port) in all.iter().filter(|(_, p)| p.state.known().is_none()) {
+        let found = format!("state: {}", short(port.state.why_not()));
+        findings.push(hidden(found).of(of_port(device, port)));
+    }
+    let is_all_seen = findings.iter().all(|f| f.hides.is_empty());
+    for (device, port) in all {
+        let Some(state) = port.state.known().filter(|_| !port.is_active()) else { continue };
         let link = port.physical.known().map_or("unknown", String::as_str);
-        let found = format!("{} (link {})", short(&state), short(link));
+        let found = format!("{} (link {})", short(state), short(link));
         let waits = matches!(state.as_str(), "INIT" | "ARMED");
-        let finding = match (active.is_empty(), waits) {
+        let finding = match (active.is_empty() && is_all_seen, waits) {
             (true, _) => {
                 Finding::prevents(&[Need::Nic], found).cost("no active port: no card sends")
             }
@@ -172,7 +210,7 @@ pub fn ports(m: &Machine) -> Vec<Finding> {
         } else if let Some(netdev) = port.netdev.as_ref().filter(|_| port.is_ethernet()) {
             finding = finding
                 .fix(format!("bring up {}, and look at cable and switch port", short(netdev)))
-                .script(format!("ip link set {} up", quoted(netdev)));
+                .script(format!("ip link set dev {} up", quoted(netdev)));
         } else {
             finding =
                 finding.fix("look at cable and switch port; InfiniBand needs a subnet manager");
@@ -232,6 +270,17 @@ pub fn window(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// Active ports of one card, which share its link.
+#[derive(Default)]
+struct Card {
+    /// Sum of their rates, Gb/s.
+    gbps: f64,
+    /// The highest of their rates, Gb/s.
+    most: f64,
+    /// Their names.
+    ports: Vec<String>,
+}
+
 /// What a link carries, Gb/s, with its encoding and without the TLPs' headers.
 fn raw_gbps(rate: Rate) -> Option<f64> {
     let link = LinkSpeed::new(Gen::new(rate.generation).ok()?, rate.lanes).ok()?;
@@ -242,7 +291,7 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let mut all = Vec::new();
     // Functions of one card share its link.
-    let mut cards: BTreeMap<_, (f64, Vec<String>)> = BTreeMap::new();
+    let mut cards: BTreeMap<_, Card> = BTreeMap::new();
     for device in m.mlx5() {
         for port in device.ports.iter().filter(|p| p.is_active()) {
             let Some((gbps, text)) = port.rate.known() else { continue };
@@ -257,14 +306,15 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
             }
             if let Some(a) = device.address.filter(|a| !tree.capture().is_virtual(*a)) {
                 let card = cards.entry((a.domain, a.bus, a.device)).or_default();
-                card.0 += gbps;
-                card.1.push(of_port(device, port));
+                card.gbps += gbps;
+                card.most = card.most.max(*gbps);
+                card.ports.push(of_port(device, port));
             }
         }
     }
     for device in m.mlx5() {
         let Some(address) = device.address else { continue };
-        let (Some((gbps, ports)), Some(rate)) =
+        let (Some(Card { gbps, most, ports }), Some(rate)) =
             (cards.remove(&(address.domain, address.bus, address.device)), tree.link(address).0)
         else {
             continue;
@@ -272,8 +322,13 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
         let Some(limit) = raw_gbps(rate) else { continue };
         let found = format!("{gbps:.0} Gb/s of ports on {rate}, which carries {limit:.0} Gb/s");
         let subject = ports.join(", ");
-        // An x16 of Gen3 under a port of 100 Gb/s is what vendors pair: 126 for 100.
-        all.push(if gbps > limit {
+        // An x16 of Gen3 under a port of 100 Gb/s is what vendors pair: 126 for 100. The second
+        // port of such a card is for other networks, or for when the first is down.
+        all.push(if most <= limit && gbps > limit {
+            Finding::note(found)
+                .of(subject)
+                .cost("PCIe carries each of the ports, and not all of them at once")
+        } else if gbps > limit {
             let few = "PCIe bounds the rate";
             Finding::warn(found)
                 .of(subject)
@@ -297,14 +352,16 @@ const LINK: [&str; 7] = [
     "port_xmit_discards",
     "rx_icrc_encapsulated",
 ];
+/// Errors of a symbol that a link of InfiniBand may have: a bit error rate of 1e-12 (InfiniBand
+/// specification, volume 2, 6.4) is one in 10^8 packets of 1 KiB, and most symbols are idle ones.
+const SYMBOL_ERRORS: f64 = 1e-9;
 /// The same of the interface: those of its statistics that no usual traffic raises.
 const NETDEV: [&str; 2] = ["rx_crc_errors", "rx_fifo_errors"];
-const AGAIN: [&str; 6] = [
+const AGAIN: [&str; 5] = [
     "packet_seq_err",
     "local_ack_timeout_err",
     "out_of_sequence",
     "roce_adp_retrans",
-    "rnr_nak_retry_err",
     "roce_slow_restart",
 ];
 
@@ -330,13 +387,19 @@ fn of_counters(port: &Port, netdev: Option<&Netdev>) -> Finding {
         let seen = names.iter().map(|n| (n, port.counter(n))).filter(|(_, value)| *value > 0);
         seen.map(|(n, value)| format!("{n} {value}")).collect()
     };
-    let (mut link, again) = (nonzero(&LINK), nonzero(&AGAIN));
+    let count = ["port_xmit_packets", "port_rcv_packets"].map(|name| port.counters.get(name));
+    let is_counted = count.iter().all(Option::is_some);
+    let packets = count.into_iter().flatten().fold(0, |sum: u64, n| sum.saturating_add(*n));
+    let (mut link, mut again) = (nonzero(&LINK), nonzero(&AGAIN));
+    let symbols = port.counter("symbol_error");
+    if !is_counted || symbols as f64 <= SYMBOL_ERRORS * packets as f64 {
+        link.retain(|text| !text.starts_with("symbol_error "));
+        again.extend((symbols > 0).then(|| format!("symbol_error {symbols}")));
+    }
     for name in NETDEV {
         let value = netdev.and_then(|n| n.statistics.get(name)).copied().unwrap_or(0);
         link.extend((value > 0).then(|| format!("{name} {value}")));
     }
-    let packets =
-        port.counter("port_xmit_packets").saturating_add(port.counter("port_rcv_packets"));
     let count: u64 = AGAIN.iter().fold(0, |sum: u64, n| sum.saturating_add(port.counter(n)));
     let marks = port.counter("np_ecn_marked_roce_packets");
     let ecn =
@@ -344,12 +407,20 @@ fn of_counters(port: &Port, netdev: Option<&Netdev>) -> Finding {
     let of = format!("of {packets} packets{ecn}");
     let share = count as f64 / packets.max(1) as f64;
     let fix = "read the counters twice: those that grow count; then cable, switch, and PFC or ECN";
+    let unready = port.counter("rnr_nak_retry_err");
+    if unready > 0 {
+        again.push(format!("rnr_nak_retry_err {unready}"));
+    }
     if !link.is_empty() {
         let found = format!("{} {of}", [link, again].concat().join(", "));
         return Finding::warn(found)
             .expected("no errors of the link")
             .cost("packets are lost and go again: a timeout costs milliseconds")
             .fix(fix);
+    }
+    if !is_counted && !again.is_empty() {
+        let found = format!("{} of an unknown number of packets", again.join(", "));
+        return Finding::unseen(found, "perfquery -x, or ethtool -S INTERFACE");
     }
     if share > LOSS {
         return Finding::warn(format!("{} {of}", again.join(", ")))
@@ -358,6 +429,12 @@ fn of_counters(port: &Port, netdev: Option<&Netdev>) -> Finding {
                 "go-back-N sends all packets behind a lost one again; a timeout costs milliseconds",
             )
             .fix(fix);
+    }
+    if unready as f64 > LOSS * packets as f64 {
+        return Finding::warn(format!("{} {of}", again.join(", ")))
+            .expected("a receive posted for each send")
+            .cost("the receiver had no buffer: the sender waits for its RNR timer and sends again")
+            .fix("post receives earlier, or more of them; the network is not at fault");
     }
     match again.is_empty() {
         true => Finding::fine(format!("no errors and no retransmissions {of}")),

@@ -14,6 +14,14 @@ fn ports(m: &Machine) -> impl Iterator<Item = (&RdmaDevice, &Port)> {
     all.filter(|(_, p)| p.is_active() && p.is_ethernet())
 }
 
+/// Whether it is a virtual function beside its physical one: it waits for a virtual machine.
+fn is_spare(m: &Machine, device: &RdmaDevice) -> bool {
+    let Some(capture) = m.pci.capture.known() else { return false };
+    let is_virtual = |d: &RdmaDevice| d.address.is_some_and(|a| capture.is_virtual(a));
+    let works = |d: &RdmaDevice| d.is_active() && !is_virtual(d);
+    is_virtual(device) && m.mlx5().any(works)
+}
+
 fn named(device: &RdmaDevice, port: &Port) -> String {
     let name = format!("{}:{}", device.name, port.number);
     short(&port.netdev.as_ref().map_or(name.clone(), |n| format!("{name} ({n})")))
@@ -41,12 +49,15 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
         all.push(
             match active {
                 4096 => Finding::fine(found),
+                _ if is_spare(m, device) => {
+                    Finding::note(found).cost("none, unless jobs of this machine use it")
+                }
                 _ => Finding::warn(found)
                     .expected("4192 B or more, on the switches as well: active_mtu of 4096 B")
                     .cost(format!("{} packets for each one", 4096 / active.max(1)))
                     .fix("raise the MTU at all hosts and switches of the path")
                     .script(format!(
-                        "ip link set {} mtu 9000  # the switches first",
+                        "# once the switches have it: ip link set dev {} mtu 9000",
                         quoted(&netdev.name)
                     )),
             }
@@ -66,6 +77,9 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
 
 pub fn gids(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
+    // A port of InfiniBand needs no GID of RoCE, and one whose GIDs have no type may have one.
+    let works = |p: &Port| !p.is_ethernet() || p.gids.iter().any(|gid| gid.is_v2 != Some(false));
+    let another_works = m.mlx5().flat_map(|d| &d.ports).any(|port| port.is_active() && works(port));
     for (device, port) in ports(m) {
         let v2: Vec<_> = port.gids.iter().filter(|g| g.is_v2 == Some(true)).collect();
         let routed =
@@ -75,16 +89,28 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
             let address =
                 gid.gid.to_ipv4_mapped().map_or_else(|| gid.gid.to_string(), |v4| v4.to_string());
             Finding::fine(format!("index {}: RoCE v2, {address}", gid.index))
+        } else if port.hidden_gids > 0 {
+            let found = found("neither type nor address of some");
+            Finding::unseen(found, "ibv_devinfo -v, or show_gids")
         } else if !v2.is_empty() {
-            Finding::warn(found("RoCE v2 of a link-local address alone"))
-                .expected("an IPv4 or global IPv6 address on the interface")
-                .cost("no router forwards it; peers with IPv4 cannot be reached")
-        } else if port.gids.iter().any(|g| g.is_v2.is_none()) {
-            Finding::unseen(found("no type to be seen"), "ibv_devinfo -v, or show_gids")
+            let found = found("RoCE v2 of a link-local address alone");
+            if another_works && is_spare(m, device) {
+                Finding::note(found)
+            } else {
+                Finding::warn(found)
+            }
+            .expected("an IPv4 or global IPv6 address on the interface")
+            .cost("no router forwards it; peers with IPv4 cannot be reached")
         } else {
-            Finding::prevents(&[Need::Nic], found("no RoCE v2"))
-                .expected("a GID of RoCE v2: an IP address on the interface")
-                .cost("bellpush refuses the port")
+            let found = found("no RoCE v2");
+            // A device that does not show its kind may work.
+            match another_works || m.rdma.iter().any(RdmaDevice::may_be_mlx5) {
+                true if is_spare(m, device) => Finding::note(found),
+                true => Finding::warn(found),
+                false => Finding::prevents(&[Need::Nic], found),
+            }
+            .expected("a GID of RoCE v2: an IP address on the interface")
+            .cost("bellpush refuses the port")
         };
         let netdev = port.netdev.as_deref().map_or_else(|| "INTERFACE".to_owned(), quoted);
         all.push(match finding.expected.is_empty() {
@@ -124,6 +150,7 @@ pub fn flow(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     let mut hidden = Vec::new();
     for (device, port) in ports(m) {
+        let of_netdev = |netdev| of_netdev(netdev, port.has_vlans);
         match port.netdev.as_deref().and_then(|n| m.netdev(n)).and_then(of_netdev) {
             Some(finding) => all.push(finding.of(named(device, port))),
             None => hidden.push(named(device, port)),
@@ -142,7 +169,8 @@ pub fn flow(m: &Machine) -> Vec<Finding> {
     all
 }
 
-fn of_netdev(netdev: &Netdev) -> Option<Finding> {
+/// `has_vlans`: whether VLANs above it have GIDs.
+fn of_netdev(netdev: &Netdev, has_vlans: Option<bool>) -> Option<Finding> {
     let pfc = netdev.pfc.known().and_then(|text| priorities(text));
     let ecn = match &netdev.ecn {
         [Seen::Known(np), Seen::Known(rp)] => {
@@ -169,15 +197,22 @@ fn of_netdev(netdev: &Netdev) -> Option<Finding> {
                 "PFC of priority 3 and trust of DSCP, ECN of the same priority, and the same \
              on the switch",
             )
-            .script(format!("mlnx_qos -i {name} --trust dscp --pfc 0,0,0,1,0,0,0,0"))
-            .script(format!("echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3"))
-            .script(format!("echo 1 > /sys/class/net/{name}/ecn/roce_rp/enable/3"))
+            .script("# once the switches have the same:")
+            .script(format!("# mlnx_qos --interface={name} --trust dscp --pfc 0,0,0,1,0,0,0,0"))
+            .script(format!("# echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3"))
+            .script(format!("# echo 1 > /sys/class/net/{name}/ecn/roce_rp/enable/3"))
+    } else if on(&pfc) && trust == "pcp" && has_vlans == Some(true) {
+        Finding::note(found).cost("GIDs of VLANs carry the priority, those without have none")
+    } else if on(&pfc) && trust == "pcp" && has_vlans.is_none() {
+        Finding::unseen(format!("{found}; whether a VLAN carries the priority"), "show_gids")
     } else if on(&pfc) && trust == "pcp" {
         Finding::warn(found)
             .expected("trust of DSCP, or a VLAN that carries the priority")
             .cost("RoCE v2 without a VLAN has no priority bits: it goes as priority 0, without PFC")
             .fix("trust the DSCP")
-            .script(format!("mlnx_qos -i {name} --trust dscp"))
+            .script(format!(
+                "# once the switches have the same: mlnx_qos --interface={name} --trust dscp"
+            ))
     } else {
         Finding::fine(found)
     })

@@ -13,10 +13,16 @@ pub struct Nvidia {
     pub version: Seen<String>,
     /// /proc/driver/nvidia/params.
     pub params: Seen<BTreeMap<String, String>>,
+    /// Whether /proc is there: a copy may lack it.
+    pub is_shown: bool,
+    /// Why the driver's list of GPUs is not known.
+    pub list_hidden: Option<String>,
     /// GPUs that the driver has: address and model.
     pub gpus: Vec<(Address, String)>,
     /// Names in /dev that begin with `nvidia`.
     pub nodes: Vec<String>,
+    /// Whether nvidia-modprobe is there, which is setuid root and makes the nodes at the first use.
+    pub makes_nodes: bool,
     /// Whether /dev/gdrdrv is there.
     pub gdrdrv: bool,
 }
@@ -32,8 +38,14 @@ impl Nvidia {
         Self {
             version: version.parse("/proc/driver/nvidia/version", first),
             params: root.text("proc/driver/nvidia/params").map(|text| fields(&text)),
+            is_shown: root.has("proc"),
+            list_hidden: match root.names("proc/driver/nvidia/gpus") {
+                Seen::Known(_) => None,
+                other => Some(other.why_not().to_owned()),
+            },
             gpus: gpus(root),
             nodes: root.list("dev").into_iter().filter(|n| n.starts_with("nvidia")).collect(),
+            makes_nodes: root.has("usr/bin/nvidia-modprobe"),
             gdrdrv: root.has("dev/gdrdrv"),
         }
     }
@@ -63,19 +75,59 @@ impl Nvidia {
         self.params.known()?.get(name).map(String::as_str)
     }
 
+    /// `RegistryDwords` as they are, with `key` set to `value`. Entries with characters of no
+    /// entry are left out: the text goes into a script.
+    pub fn dwords_with(&self, key: &str, value: u32) -> String {
+        let dwords = self.param("RegistryDwords").unwrap_or_default();
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '=';
+        let others = dwords.trim_matches('"').split([';', ',']).map(str::trim).filter(|entry| {
+            !entry.is_empty()
+                && entry.chars().all(plain)
+                && entry.split('=').next().is_some_and(|name| name != key)
+        });
+        let all: String = others.map(|entry| format!("{entry};")).collect();
+        format!("{all}{key}={value};")
+    }
+
     /// Whether `RegistryDwords` sets a key to a number other than 0.
     pub fn registry(&self, key: &str) -> bool {
         let dwords = self.param("RegistryDwords").unwrap_or_default();
-        dwords.trim_matches('"').split([';', ',']).any(|entry| {
-            let (name, value) = entry.split_once('=').unwrap_or((entry, "0"));
-            let value = value.trim();
-            let number = match value.strip_prefix("0x") {
-                Some(hex) => u32::from_str_radix(hex, 16),
-                None => value.parse(),
-            };
-            name.trim() == key && number.is_ok_and(|n| n != 0)
-        })
+        dwords.trim_matches('"').split([';', ',']).any(|entry| is_set(entry, key))
     }
+
+    /// GPUs for which `RegistryDwordsPerDevice` does so: `pci=0000:19:00.0;key=1;pci=…`.
+    pub fn registry_of(&self, key: &str) -> Vec<Address> {
+        let dwords = self.param("RegistryDwordsPerDevice").unwrap_or_default();
+        let (mut all, mut of) = (Vec::new(), None);
+        for entry in dwords.trim_matches('"').split([';', ',']) {
+            match entry.trim().strip_prefix("pci=") {
+                Some(text) => of = device(text.trim()),
+                None => all.extend(of.filter(|_| is_set(entry, key))),
+            }
+        }
+        all
+    }
+}
+
+/// Whether an entry sets a key to a number other than 0.
+fn is_set(entry: &str, key: &str) -> bool {
+    let (name, value) = entry.split_once('=').unwrap_or((entry, "0"));
+    let value = value.trim();
+    let number = match value.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => value.parse(),
+    };
+    name.trim() == key && number.is_ok_and(|n| n != 0)
+}
+
+/// A device as the driver's options name it: `bus:slot`, `domain:bus:slot` or
+/// `domain:bus:slot.function` (NVIDIA/open-gpu-kernel-modules, nv-reg.h).
+fn device(text: &str) -> Option<Address> {
+    let text = match text.matches(':').count() {
+        1 => format!("0000:{text}"),
+        _ => text.to_owned(),
+    };
+    if text.contains('.') { text.parse().ok() } else { format!("{text}.0").parse().ok() }
 }
 
 /// Lines `name: value`.

@@ -8,13 +8,28 @@ pub mod system;
 
 use std::collections::BTreeMap;
 
-use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign};
+use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign, candidates};
 
 use super::read::{Root, Seen};
 use gpu::Nvidia;
 use pci::Pci;
 use rdma::{Netdev, RdmaDevice, Uverbs};
 use system::System;
+
+/// Most GPUs, and most NICs, of which every pair is looked at: each pair takes time, and no machine
+/// is known with more than 16.
+pub const RANKED: usize = 64;
+
+/// Which GPUs the driver maps NIC pages into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mapping {
+    /// All of them.
+    All,
+    /// All but these.
+    Without(Vec<Address>),
+    /// None.
+    None,
+}
 
 /// Everything that was read of one machine.
 #[derive(Debug)]
@@ -33,6 +48,8 @@ pub struct Machine {
     pub pci: Pci,
     /// RDMA devices.
     pub rdma: Vec<RdmaDevice>,
+    /// Why it cannot be seen whether there are RDMA devices.
+    pub rdma_hidden: Option<String>,
     /// Device nodes of RDMA devices.
     pub uverbs: Uverbs,
     /// Network interfaces.
@@ -46,6 +63,7 @@ impl Machine {
         Self {
             live,
             has_dev: root.has("dev"),
+            rdma_hidden: rdma::hidden(root),
             system: System::read(root),
             env: if live { own_environment() } else { environment(root) },
             nvidia: Nvidia::read(root),
@@ -54,6 +72,39 @@ impl Machine {
             rdma,
             netdevs: rdma::netdevs(root),
         }
+    }
+
+    /// Whether NVIDIA's driver may be there and does not show itself: a GPU is bound to it, or a
+    /// copy lacks it.
+    pub fn is_driver_hidden(&self) -> bool {
+        let is_bound = |a: Address| self.pci.more(a).driver.as_deref() == Some("nvidia");
+        match self.nvidia.version {
+            Seen::Known(_) => false,
+            Seen::Unreadable(_) => true,
+            Seen::Absent => {
+                !self.nvidia.is_shown
+                    || !self.nvidia.gpus.is_empty()
+                    || self.gpus().into_iter().any(is_bound)
+            }
+        }
+    }
+
+    /// Whether the driver maps NIC pages into its GPUs by its options; `None` where they are not
+    /// shown.
+    pub fn mapping(&self) -> Option<Mapping> {
+        const KEY: &str = "PeerMappingOverride";
+        self.nvidia.params.known()?;
+        if self.nvidia.registry(KEY) {
+            return Some(Mapping::All);
+        }
+        let own = self.nvidia.registry_of(KEY);
+        let (with, without): (Vec<Address>, Vec<Address>) =
+            self.nvidia.gpus.iter().map(|(a, _)| *a).partition(|a| own.contains(a));
+        Some(match (with.is_empty(), without.is_empty()) {
+            (true, _) => Mapping::None,
+            (false, true) => Mapping::All,
+            (false, false) => Mapping::Without(without),
+        })
     }
 
     /// RDMA devices that bellpush can drive: those of mlx5.
@@ -91,9 +142,31 @@ impl Machine {
         }
     }
 
-    /// Every NVIDIA GPU with its NIC.
+    /// Devices of mlx5 whose PCI function is not shown as a NIC, and functions that do not show
+    /// what they are: a GPU may have one of them for its nearest.
+    pub fn unplaced(&self) -> Vec<String> {
+        let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+        let nics = candidates(&Tree::new(capture));
+        let is_nic = |a: Address| nics.contains(&a) || capture.is_virtual(a);
+        let lost = self.mlx5().filter(|d| !d.address.is_some_and(is_nic)).map(|d| d.name.clone());
+        let unknown = capture.functions().filter(|f| f.class.is_none() && !f.is_bridge());
+        lost.chain(unknown.map(|f| f.address.to_string())).collect()
+    }
+
+    /// Numbers of GPUs and NICs, where they are too many to rank every pair.
+    pub fn unranked(&self) -> Option<(usize, usize)> {
+        let capture = self.pci.capture.known()?;
+        let (gpus, nics) =
+            (capture.of_kind(Kind::Gpu).len(), candidates(&Tree::new(capture)).len());
+        (gpus > RANKED || nics > RANKED).then_some((gpus, nics))
+    }
+
+    /// Every NVIDIA GPU with its NIC; none where there are too many.
     pub fn pairs(&self) -> Vec<Assigned<Address>> {
         let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+        if self.unranked().is_some() {
+            return Vec::new();
+        }
         let gpus = self.gpus();
         assign(&Tree::new(capture)).into_iter().filter(|a| gpus.contains(&a.gpu)).collect()
     }

@@ -7,7 +7,7 @@ use bellpush::pcie::topology::{Address, Capture, Kind, Tree, capture_sysfs};
 use crate::doctor::read::{Root, Seen};
 
 /// What the topology leaves out of a GPU, a NIC or a bridge above one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct More {
     /// Largest MPS that it supports (Device Capabilities, bits 2:0).
     pub mpss: Option<u32>,
@@ -15,10 +15,35 @@ pub struct More {
     pub relaxed: Option<bool>,
     /// Size of BAR 1.
     pub bar1: Option<u64>,
+    /// ACS Control (PCIe base specification 7.7.11.3), 0 without that capability; `None` where it
+    /// is hidden.
+    pub acs: Option<u16>,
+    /// Whether ATS is enabled (10.5.1.3).
+    pub ats: Option<bool>,
+    /// Its NUMA node as the firmware tells, -1 for none.
+    pub numa: Seen<i64>,
+    /// Whether its configuration space is all ones: it does not answer (PCIe base specification
+    /// 2.3.2, Unsupported Request).
+    pub is_dead: bool,
     /// Its driver.
     pub driver: Option<String>,
     /// Type of its IOMMU group's domain: `identity`, `DMA`, `DMA-FQ`.
     pub domain: Option<String>,
+}
+
+impl More {
+    /// Nothing of what there may be.
+    const UNSEEN: Self = Self {
+        mpss: None,
+        relaxed: None,
+        bar1: None,
+        acs: None,
+        ats: None,
+        numa: Seen::Absent,
+        is_dead: false,
+        driver: None,
+        domain: None,
+    };
 }
 
 /// PCI.
@@ -28,6 +53,8 @@ pub struct Pci {
     pub capture: Seen<Capture>,
     /// More of GPUs, NICs and the bridges above them.
     pub more: BTreeMap<Address, More>,
+    /// Whether /sys/bus is there: a copy may lack it.
+    pub is_shown: bool,
     /// Number of IOMMU groups.
     pub groups: Seen<usize>,
     /// IOMMUs that the kernel uses, such as `dmar0`.
@@ -46,6 +73,7 @@ impl Pci {
         Self {
             more: wanted.into_iter().map(|a| (a, more(root, a))).collect(),
             groups: root.names("sys/kernel/iommu_groups").map(|names| names.len()),
+            is_shown: root.has("sys/bus"),
             iommus: root.list("sys/class/iommu"),
             capture,
         }
@@ -58,7 +86,7 @@ impl Pci {
 
     /// More of a function; nothing where nothing was read.
     pub fn more(&self, address: Address) -> More {
-        self.more.get(&address).cloned().unwrap_or_default()
+        self.more.get(&address).cloned().unwrap_or(More::UNSEEN)
     }
 }
 
@@ -79,17 +107,31 @@ fn of_interest(capture: &Capture) -> BTreeSet<Address> {
     all
 }
 
+/// Bytes of a configuration space (PCIe base specification 7.2.1).
+pub const CONFIG_SPACE: u64 = 4096;
+
 fn more(root: &Root, address: Address) -> More {
     let dir = format!("sys/bus/pci/devices/{address}");
-    let config = root.bytes(&format!("{dir}/config")).known().cloned().unwrap_or_default();
+    let config = root.head(&format!("{dir}/config"), CONFIG_SPACE);
+    let config = config.known().cloned().unwrap_or_default();
     let express = express(&config);
     let mpss = express.and_then(|at| config.get(at + 4)).map(|byte| 128u32 << (byte & 7).min(5));
     let relaxed = express.and_then(|at| config.get(at + 8)).map(|byte| byte & 0x10 != 0);
     let domain = root.text(&format!("{dir}/iommu_group/type"));
+    let head = config.get(..64);
+    let extended = |id: u16| {
+        let at = extended(&config, id)?;
+        Some(u16::from_le_bytes([*config.get(at + 6)?, *config.get(at + 7)?]))
+    };
     More {
         mpss,
+        is_dead: head.is_some_and(|head| head.iter().all(|&byte| byte == 0xff)),
         relaxed,
-        bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar(text, 1)),
+        acs: (config.len() > 0x100).then(|| extended(ACS).unwrap_or(0)),
+        ats: (config.len() > 0x100)
+            .then(|| extended(ATS).is_some_and(|control| control & ATS_ENABLE != 0)),
+        numa: root.text(&format!("{dir}/numa_node")).parse("numa_node", |text| text.parse().ok()),
+        bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar1(text)),
         driver: root.link_name(&format!("{dir}/driver")),
         domain: domain.known().cloned(),
     }
@@ -111,12 +153,54 @@ fn express(config: &[u8]) -> Option<usize> {
     None
 }
 
-/// Size of a BAR by sysfs' file `resource`: a line `start end flags` for each.
-fn bar(text: &str, number: usize) -> Option<u64> {
-    let mut words = text.lines().nth(number)?.split_whitespace();
-    let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (start, end) = (word()?, word()?);
-    (end > start).then(|| (end - start).saturating_add(1))
+/// Ids of the extended capabilities ACS and ATS, whose control registers are both at 6, and the bit
+/// that enables ATS.
+const ACS: u16 = 0x000d;
+const ATS: u16 = 0x000f;
+const ATS_ENABLE: u16 = 1 << 15;
+
+/// Offset of an extended capability.
+fn extended(config: &[u8], id: u16) -> Option<usize> {
+    let mut at = 0x100;
+    for _ in 0..(4096 - 0x100) / 8 {
+        let header = u32::from_le_bytes(*config.get(at..at + 4)?.first_chunk()?);
+        if header as u16 == id {
+            return Some(at);
+        }
+        at = (header >> 20) as usize & 0xffc;
+        if at < 0x100 {
+            return None;
+        }
+    }
+    None
+}
+
+/// Flags of a resource (include/linux/ioport.h): ports, and a BAR of 64 bits.
+const IO: u64 = 0x100;
+const MEM_64: u64 = 0x10_0000;
+
+/// Size of NVIDIA's BAR 1 by sysfs' file `resource`, a line `start end flags` for each register:
+/// the second BAR of memory. A BAR of 64 bits has two registers, so that BAR 1 is in line 1 where BAR 0
+/// has 32 bits, and in line 2 where it has 64.
+fn bar1(text: &str) -> Option<u64> {
+    let (mut number, mut is_upper) = (0, false);
+    for line in text.lines().take(6) {
+        let mut words = line.split_whitespace();
+        let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let (start, end, flags) = (word()?, word()?, word()?);
+        if std::mem::take(&mut is_upper) {
+            continue;
+        }
+        is_upper = flags & MEM_64 != 0;
+        if flags & IO != 0 || end <= start {
+            continue;
+        }
+        number += 1;
+        if number == 2 {
+            return Some((end - start).saturating_add(1));
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -124,11 +208,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_its_line() {
-        let text = "0x91000000 0x91ffffff 0x40200\n0x2000000000 0x3fffffffff 0x14220c\n0x0 0x0 0x0";
-        assert_eq!(bar(text, 1), Some(128 << 30));
-        assert_eq!((bar(text, 2), bar(text, 3), bar("x", 0)), (None, None, None));
-        assert_eq!(bar("0x0 0xffffffffffffffff 0x0", 0), Some(u64::MAX), "no size of a device");
+    fn bar_1_is_the_second_of_memory() {
+        let first = "0x91000000 0x91ffffff 0x40200\n0x2000000000 0x3fffffffff 0x14220c\n\
+                     0x0 0x0 0x0\n0x1000 0x107f 0x40101";
+        assert_eq!(bar1(first), Some(128 << 30), "BAR 0 of 32 bits");
+        let upper = "0x0 0x0 0x0";
+        let h100 = format!(
+            "0x28a0000000 0x28a0ffffff 0x14220c\n{upper}\n0x2000000000 0x3fffffffff 0x14220c\n\
+             {upper}\n0x2a00000000 0x2a01ffffff 0x14220c\n{upper}"
+        );
+        assert_eq!(bar1(&h100), Some(128 << 30), "16M, 128G, 32M (fastfetch-cli/fastfetch#1658)");
+        let ports = "0x1000 0x107f 0x40101\n0x91000000 0x91ffffff 0x40200";
+        assert_eq!((bar1(ports), bar1(upper), bar1("x")), (None, None, None));
+        let all = "0x1 0x2 0x200\n0x0 0xffffffffffffffff 0x200";
+        assert_eq!(bar1(all), Some(u64::MAX), "no size of a device");
     }
 
     #[test]

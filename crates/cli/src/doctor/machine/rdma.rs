@@ -25,6 +25,11 @@ pub struct RdmaDevice {
     pub driver: Option<String>,
     /// Its ports.
     pub ports: Vec<Port>,
+    /// Whether it is of software, on a network interface that may be a card's: it has a file
+    /// `parent` (rxe), or is an RNIC without a board (siw). `None` where neither is shown.
+    pub is_software: Option<bool>,
+    /// Whether its folder `device` is there, where its driver is.
+    pub has_device: bool,
 }
 
 /// A port.
@@ -42,6 +47,10 @@ pub struct Port {
     pub rate: Seen<(f64, String)>,
     /// Entries of the GID table that are not zero.
     pub gids: Vec<Gid>,
+    /// Entries whose GID or type is not shown.
+    pub hidden_gids: usize,
+    /// Whether GIDs are of VLANs: they have another interface; `None` where not all show theirs.
+    pub has_vlans: Option<bool>,
     /// Counters, those of the hardware included.
     pub counters: BTreeMap<String, u64>,
     /// Network interface.
@@ -74,8 +83,24 @@ impl Gid {
 impl RdmaDevice {
     /// Whether mlx5 drives it.
     pub fn is_mlx5(&self) -> bool {
-        self.driver.as_deref() == Some("mlx5_core")
-            || self.driver.is_none() && self.address.is_some() && self.name.starts_with("mlx5")
+        match self.driver.as_deref() {
+            Some(driver) => driver == "mlx5_core" && self.is_software == Some(false),
+            None => self.address.is_some() && self.name.starts_with("mlx5"),
+        }
+    }
+
+    /// Whether it may be one of mlx5: its driver or its kind is not shown.
+    pub fn may_be_mlx5(&self) -> bool {
+        match self.driver.as_deref() {
+            Some(driver) => driver == "mlx5_core" && self.is_software.is_none(),
+            None => self.has_device && self.is_software != Some(true) && !self.is_mlx5(),
+        }
+    }
+
+    /// Whether no port is active, as far as all of them are seen.
+    pub fn is_down(&self) -> bool {
+        let known = |p: &Port| p.state.known().is_some();
+        !self.ports.is_empty() && self.ports.iter().all(known) && !self.is_active()
     }
 
     /// Whether a port is active.
@@ -101,6 +126,15 @@ impl Port {
     }
 }
 
+/// Why it cannot be seen whether there are any; without the modules there is no such class.
+pub fn hidden(root: &Root) -> Option<String> {
+    match root.names("sys/class/infiniband") {
+        Seen::Unreadable(why) => Some(why),
+        Seen::Absent if !root.has("sys/class") => Some("/sys/class is not there".to_owned()),
+        _ => None,
+    }
+}
+
 /// All RDMA devices.
 pub fn devices(root: &Root) -> Vec<RdmaDevice> {
     root.list("sys/class/infiniband").into_iter().map(|name| device(root, name)).collect()
@@ -119,9 +153,18 @@ fn device(root: &Root, name: String) -> RdmaDevice {
     let netdevs = root.list(&format!("{dir}/device/net"));
     let numbers = root.list(&format!("{dir}/ports")).into_iter().filter_map(|n| n.parse().ok());
     let ports = numbers.map(|number| port(root, &dir, number, &netdevs)).collect();
+    let board = root.text(&format!("{dir}/board_id"));
+    let kind = root.text(&format!("{dir}/node_type"));
+    let is_rnic = kind.known().is_some_and(|kind| kind.contains("RNIC"));
     RdmaDevice {
+        is_software: match (root.has(&format!("{dir}/parent")), &board, kind.known()) {
+            (true, ..) => Some(true),
+            (false, Seen::Absent, None) => None,
+            (false, board, _) => Some(is_rnic && *board == Seen::Absent),
+        },
+        has_device: root.has(&format!("{dir}/device")),
         firmware: root.text(&format!("{dir}/fw_ver")),
-        board: root.text(&format!("{dir}/board_id")),
+        board,
         driver: of_event("DRIVER").or_else(|| root.link_name(&format!("{dir}/device/driver"))),
         address,
         ports,
@@ -134,6 +177,12 @@ fn state(text: &str) -> Option<String> {
     Some(text.split_once(':')?.1.trim().to_owned())
 }
 
+/// The same of a port, which has one of these (InfiniBand specification, volume 1, 14.2.5.6).
+fn port_state(text: &str) -> Option<String> {
+    let all = ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"];
+    state(text).filter(|state| all.contains(&state.as_str()))
+}
+
 /// `400 Gb/sec (4X NDR)`.
 fn rate(text: &str) -> Option<(f64, String)> {
     let number: f64 = text.split_whitespace().next()?.parse().ok()?;
@@ -143,10 +192,14 @@ fn rate(text: &str) -> Option<(f64, String)> {
 fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
     let dir = format!("{device}/ports/{number}");
     let gids: Vec<Gid> =
-        gid_names(root, &dir).into_iter().filter_map(|i| gid(root, &dir, i)).collect();
-    let of_gid = gids.first().and_then(|gid| {
-        root.text(&format!("{dir}/gid_attrs/ndevs/{}", gid.index)).known().cloned()
-    });
+        gid_names(root, &dir, "gids").into_iter().filter_map(|i| gid(root, &dir, i)).collect();
+    let interface =
+        |gid: &Gid| root.text(&format!("{dir}/gid_attrs/ndevs/{}", gid.index)).known().cloned();
+    let of_gid = gids.first().and_then(interface);
+    let (shown, typed) = (gid_names(root, &dir, "gids"), gid_names(root, &dir, "gid_attrs/types"));
+    let is_hidden = |index: &&usize| !shown.contains(index);
+    let hidden_gids = typed.iter().filter(is_hidden).count()
+        + gids.iter().filter(|gid| gid.is_v2.is_none()).count();
     let mut counters = BTreeMap::new();
     for folder in ["counters", "hw_counters"] {
         for name in root.list(&format!("{dir}/{folder}")) {
@@ -158,18 +211,23 @@ fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
     let only = || if netdevs.len() == 1 { netdevs.first().cloned() } else { None };
     Port {
         number,
-        state: root.text(&format!("{dir}/state")).parse("state", |t| state(t)),
+        state: root.text(&format!("{dir}/state")).parse("state", |t| port_state(t)),
         physical: root.text(&format!("{dir}/phys_state")).parse("phys_state", |t| state(t)),
         layer: root.text(&format!("{dir}/link_layer")),
         rate: root.text(&format!("{dir}/rate")).parse("rate", |t| rate(t)),
+        hidden_gids,
+        has_vlans: {
+            let all: Option<BTreeSet<String>> = gids.iter().map(interface).collect();
+            all.filter(|_| hidden_gids == 0).map(|all| all.len() > 1)
+        },
         gids,
         counters,
         netdev: of_gid.or_else(only),
     }
 }
 
-fn gid_names(root: &Root, dir: &str) -> Vec<usize> {
-    let names = root.list(&format!("{dir}/gids")).into_iter();
+fn gid_names(root: &Root, dir: &str, folder: &str) -> Vec<usize> {
+    let names = root.list(&format!("{dir}/{folder}")).into_iter();
     names.filter_map(|n| n.parse().ok()).filter(|&n| n < MAX_GIDS).collect()
 }
 
@@ -187,8 +245,10 @@ fn gid(root: &Root, dir: &str, index: usize) -> Option<Gid> {
 /// Device nodes of RDMA devices.
 #[derive(Debug)]
 pub struct Uverbs {
-    /// RDMA device of each node that sysfs names, such as `uverbs0`.
+    /// Node of each RDMA device that sysfs names, such as `uverbs0`.
     pub nodes: BTreeMap<String, String>,
+    /// Whether sysfs shows whose each node is.
+    pub is_whole: bool,
     /// Names in /dev/infiniband.
     pub present: Seen<BTreeSet<String>>,
     /// Nodes that this process may not open for reading and writing; `None` for another machine.
@@ -199,11 +259,13 @@ impl Uverbs {
     /// Reads it, and on the running machine asks for the rights.
     pub fn read(root: &Root, live: bool) -> Self {
         let mut nodes = BTreeMap::new();
-        for name in root.list("sys/class/infiniband_verbs") {
-            if let Seen::Known(device) =
-                root.text(&format!("sys/class/infiniband_verbs/{name}/ibdev"))
-            {
-                nodes.insert(device, name);
+        let class = root.names("sys/class/infiniband_verbs");
+        let mut is_whole = class.known().is_some();
+        for name in class.known().cloned().unwrap_or_default() {
+            // Beside the nodes there is a file `abi_version`.
+            match root.text(&format!("sys/class/infiniband_verbs/{name}/ibdev")) {
+                Seen::Known(device) => drop(nodes.insert(device, name)),
+                _ => is_whole &= !name.starts_with("uverbs"),
             }
         }
         let present = root.names("dev/infiniband").map(|names| names.into_iter().collect());
@@ -215,7 +277,7 @@ impl Uverbs {
             let is_there = |name: &&String| root.has(&format!("dev/infiniband/{name}"));
             nodes.values().filter(is_there).filter(|n| !may(n)).cloned().collect()
         });
-        Self { nodes, present, refused }
+        Self { nodes, is_whole, present, refused }
     }
 }
 

@@ -8,20 +8,37 @@ use crate::doctor::read::{Root, Seen};
 const IPC_LOCK: u32 = 14;
 const SYS_ADMIN: u32 = 21;
 
+/// /proc/self/uid_map of the machine's own user namespace.
+pub const IDENTITY: [&str; 3] = ["0", "0", "4294967295"];
+
+/// Most groups above each other that are read.
+const MAX_GROUPS: usize = 64;
+
 /// A limit: a number, or `None` for none.
 pub type Limit = Option<u64>;
 
-/// Control group of this process, of version 2.
+/// A control group of version 2: that of this process, or one above it.
 #[derive(Debug)]
-pub struct Cgroup {
-    /// Its path; unreadable for version 1.
-    pub path: Seen<String>,
+pub struct Group {
+    /// Its path, without a slash at its ends.
+    pub path: String,
     /// memory.max and memory.current.
     pub memory: (Seen<Limit>, Seen<u64>),
+    /// `inactive_file` of memory.stat: page cache that the kernel takes back before it kills.
+    pub reclaimable: Option<u64>,
     /// pids.max and pids.current.
     pub pids: (Seen<Limit>, Seen<u64>),
     /// Lines of rdma.max, by device.
     pub rdma: BTreeMap<String, String>,
+}
+
+/// Control groups of this process. A limit holds for all groups below it.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// Its path; unreadable for version 1.
+    pub path: Seen<String>,
+    /// Its own group, then the ones above it up to the mount's root.
+    pub groups: Vec<Group>,
 }
 
 /// The system.
@@ -35,12 +52,15 @@ pub struct System {
     pub cpu: Seen<String>,
     /// Whether the CPU says that there is a hypervisor.
     pub is_virtual: bool,
-    /// Whether it is an Arm.
-    pub is_arm: bool,
+    /// Whether it is an Arm; `None` where the CPU is not shown.
+    pub is_arm: Option<bool>,
     /// Limit of locked memory, bytes.
     pub locked: Seen<Limit>,
     /// Effective capabilities.
     pub capabilities: Seen<u64>,
+    /// Whether its user namespace is not the machine's: capabilities are then of no use to drivers
+    /// (capable() of Linux asks for those of the machine's).
+    pub is_remapped: bool,
     /// Huge pages of the default size: total and free.
     pub hugepages: Seen<(u64, u64)>,
     /// Choice of /sys/kernel/mm/transparent_hugepage/enabled.
@@ -52,7 +72,7 @@ pub struct System {
     /// What the container was made with, if it is one.
     pub container: Option<String>,
     /// Modules, built-in ones included as far as sysfs names them.
-    pub modules: BTreeSet<String>,
+    pub modules: Seen<BTreeSet<String>>,
     /// Distances of each NUMA node, in the order of the nodes (ACPI SLIT: 10 is local).
     pub distances: BTreeMap<u32, Vec<u32>>,
     /// Full names of libibverbs, libmlx5 and libcuda, where their folder was found.
@@ -69,7 +89,7 @@ impl System {
             let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
             u64::from_str_radix(line.trim(), 16).ok()
         };
-        let meminfo = root.text("proc/meminfo");
+        let (meminfo, mounts) = (root.text("proc/meminfo"), mounts(root));
         Self {
             release: root.text("proc/sys/kernel/osrelease"),
             cmdline: root.text("proc/cmdline"),
@@ -77,18 +97,22 @@ impl System {
             is_virtual: cpuinfo
                 .lines()
                 .any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
-            is_arm: cpuinfo.contains("CPU implementer"),
+            is_arm: info.known().map(|text| text.contains("CPU implementer")),
             locked: root.text("proc/self/limits").parse("limits", |text| locked(text)),
             capabilities: status.parse("status", capabilities),
+            is_remapped: root
+                .text("proc/self/uid_map")
+                .known()
+                .is_some_and(|map| map.split_whitespace().ne(IDENTITY)),
             hugepages: meminfo.parse("meminfo", |t| {
                 Some((field(t, "HugePages_Total")?, field(t, "HugePages_Free")?))
             }),
             transparent: root
                 .text("sys/kernel/mm/transparent_hugepage/enabled")
                 .parse("enabled", |t| Some(t.split_once('[')?.1.split_once(']')?.0.to_owned())),
-            shm: shm(root),
+            shm: shm(&mounts),
             cgroup: cgroup(root),
-            container: container(root),
+            container: container(root, &mounts),
             modules: modules(root),
             distances: distances(root),
             libraries: libraries(root),
@@ -112,7 +136,7 @@ impl System {
     }
 
     fn has_capability(&self, bit: u32) -> bool {
-        self.capabilities.known().is_some_and(|set| set >> bit & 1 == 1)
+        !self.is_remapped && self.capabilities.known().is_some_and(|set| set >> bit & 1 == 1)
     }
 
     /// Whether a word is on the kernel's command line.
@@ -122,7 +146,12 @@ impl System {
 
     /// Whether a module is loaded.
     pub fn module(&self, name: &str) -> bool {
-        self.modules.contains(name)
+        self.modules.known().is_some_and(|all| all.contains(name))
+    }
+
+    /// Whether a module is not loaded: known to be missing, where `module` may not have seen it.
+    pub fn lacks_module(&self, name: &str) -> bool {
+        self.modules.known().is_some_and(|all| !all.contains(name))
     }
 }
 
@@ -160,14 +189,34 @@ fn limit(word: &str) -> Option<Limit> {
     }
 }
 
-/// Size of /dev/shm by its mount option; the last mount is on top.
-fn shm(root: &Root) -> Seen<Limit> {
+/// A line of /proc/self/mounts.
+struct Mount<'a> {
+    at: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+/// Mounts, in their order; unreadable where the end is not read, or there is none.
+fn mounts(root: &Root) -> Seen<String> {
+    let own = root.whole("proc/self/mounts");
+    let text = if own == Seen::Absent { root.whole("proc/mounts") } else { own };
+    text.parse("mounts", |text| (!text.is_empty()).then(|| text.clone()))
+}
+
+fn each_mount(text: &str) -> impl DoubleEndedIterator<Item = Mount<'_>> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        Some(Mount { at: words.next()?, kind: words.next()?, options: words.next()? })
+    })
+}
+
+/// Size of /dev/shm by its mount option; the last mount is on top. Without a mount of its own it is
+/// a folder of /dev, as in some containers.
+fn shm(mounts: &Seen<String>) -> Seen<Limit> {
     let size = |text: &String| {
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let mut mounts =
-            text.lines().map(words).filter(|w| w.get(1).is_some_and(|p| p == "/dev/shm"));
-        let Some(mount) = mounts.next_back() else { return Some(Some(0)) };
-        let option = mount.get(3)?.split(',').find_map(|o| o.strip_prefix("size="));
+        let last = |at: &str| each_mount(text).rfind(|mount| mount.at == at);
+        let mount = last("/dev/shm").or_else(|| last("/dev"))?;
+        let option = mount.options.split(',').find_map(|o| o.strip_prefix("size="));
         let Some(text) = option else { return Some(None) };
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = match &text[digits.len()..] {
@@ -178,9 +227,7 @@ fn shm(root: &Root) -> Seen<Limit> {
         };
         digits.parse::<u64>().ok()?.checked_mul(unit).map(Some)
     };
-    let own = root.text("proc/self/mounts");
-    let mounts = if own == Seen::Absent { root.text("proc/mounts") } else { own };
-    mounts.parse("mounts", size)
+    mounts.clone().parse("mounts of /dev/shm and /dev", size)
 }
 
 fn cgroup(root: &Root) -> Cgroup {
@@ -189,16 +236,33 @@ fn cgroup(root: &Root) -> Cgroup {
         Some(line.trim().trim_matches('/').to_owned())
     };
     let path = root.text("proc/self/cgroup").parse("version 1 of control groups", unified);
-    let dir = match path.known().map(String::as_str) {
+    let own = match path.known().map(String::as_str) {
         // Names that lead out of their folder are nobody's groups.
-        Some(path) if !path.is_empty() && !path.contains("..") => format!("sys/fs/cgroup/{path}"),
-        _ => "sys/fs/cgroup".to_owned(),
+        Some(path) if !path.contains("..") => path,
+        _ => "",
+    };
+    let parts: Vec<&str> = own.split('/').filter(|part| !part.is_empty()).collect();
+    let paths = (0..=parts.len()).rev().map(|n| parts[..n].join("/"));
+    let groups = paths.take(MAX_GROUPS).map(|path| group(root, path)).collect();
+    Cgroup { groups, path }
+}
+
+fn group(root: &Root, path: String) -> Group {
+    let dir = match path.as_str() {
+        "" => "sys/fs/cgroup".to_owned(),
+        path => format!("sys/fs/cgroup/{path}"),
     };
     let max = |name: &str| root.text(&format!("{dir}/{name}")).parse(name, |text| limit(text));
+    let stat = root.text(&format!("{dir}/memory.stat"));
+    let inactive = |text: &String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
+        line.trim().parse().ok()
+    };
     let rdma = root.text(&format!("{dir}/rdma.max"));
     let lines = rdma.known().map_or("", String::as_str).lines();
-    Cgroup {
+    Group {
         memory: (max("memory.max"), root.number(&format!("{dir}/memory.current"))),
+        reclaimable: stat.known().and_then(inactive),
         pids: (max("pids.max"), root.number(&format!("{dir}/pids.current"))),
         rdma: lines
             .filter_map(|line| line.split_once(' '))
@@ -208,27 +272,68 @@ fn cgroup(root: &Root) -> Cgroup {
     }
 }
 
-fn container(root: &Root) -> Option<String> {
-    if root.has(".dockerenv") {
-        return Some("Docker".into());
+/// What made the container: by its own files, its mounts, or the names of control groups, which a
+/// namespace of them hides.
+fn container(root: &Root, mounts: &Seen<String>) -> Option<String> {
+    let files = [
+        (".dockerenv", "Docker"),
+        ("run/.containerenv", "Podman"),
+        ("run/secrets/kubernetes.io", "Kubernetes"),
+        ("var/run/secrets/kubernetes.io", "Kubernetes"),
+        (".singularity.d", "Apptainer"),
+    ];
+    if let Some((_, name)) = files.into_iter().find(|(file, _)| root.has(file)) {
+        return Some(name.into());
     }
-    if root.has("run/.containerenv") {
-        return Some("Podman".into());
+    let by_systemd = root.text("run/systemd/container");
+    if let Some(name) = by_systemd.known().filter(|name| !name.is_empty()) {
+        return Some(name.clone());
     }
-    let first = root.text("proc/1/cgroup");
-    let text = first.known()?;
     let kinds =
         [("kubepods", "Kubernetes"), ("docker", "Docker"), ("libpod", "Podman"), ("lxc", "LXC")];
-    kinds.iter().find(|(mark, _)| text.contains(mark)).map(|(_, name)| (*name).to_owned())
+    for file in ["proc/1/cgroup", "proc/self/cgroup"] {
+        let text = root.text(file);
+        let groups = text.known().map_or("", String::as_str);
+        if let Some((_, name)) = kinds.iter().find(|(mark, _)| groups.contains(mark)) {
+            return Some((*name).to_owned());
+        }
+    }
+    let all: Vec<Mount<'_>> = each_mount(mounts.known().map_or("", String::as_str)).collect();
+    let is_mounted = |at: &str| all.iter().any(|mount| mount.at == at);
+    if is_mounted("/dev/termination-log") {
+        return Some("Kubernetes".into());
+    }
+    // A root of layers is a live system's as well; one whose names of hosts are mounted is not.
+    let is_layered = all.iter().any(|mount| mount.at == "/" && mount.kind == "overlay");
+    (is_layered && is_mounted("/etc/hosts")).then(|| "a container of layers".to_owned())
 }
 
-fn modules(root: &Root) -> BTreeSet<String> {
-    let loaded = root.text("proc/modules");
+/// Of the mounts the lines that are read, without what is mounted and what is nobody's business.
+pub fn kept_mounts(text: &str) -> String {
+    let line = |mount: Mount<'_>| match (mount.at, mount.kind) {
+        ("/dev/shm" | "/dev", _) => {
+            Some(format!("- {} {} {} 0 0\n", mount.at, mount.kind, mount.options))
+        }
+        ("/", "overlay") => Some("- / overlay - 0 0\n".to_owned()),
+        ("/dev/termination-log" | "/etc/hosts", _) => Some(format!("- {} - - 0 0\n", mount.at)),
+        _ => None,
+    };
+    each_mount(text).filter_map(line).collect()
+}
+
+fn modules(root: &Root) -> Seen<BTreeSet<String>> {
     let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
-    let mut all: BTreeSet<String> =
-        loaded.known().map_or("", String::as_str).lines().filter_map(first).collect();
-    all.extend(root.list("sys/module"));
-    all
+    let loaded = root
+        .whole("proc/modules")
+        .map(|text| text.lines().filter_map(first).collect::<BTreeSet<String>>());
+    match (loaded, root.names("sys/module")) {
+        (Seen::Known(mut all), names) => {
+            all.extend(names.known().cloned().unwrap_or_default());
+            Seen::Known(all)
+        }
+        (_, Seen::Known(names)) if !names.is_empty() => Seen::Known(names.into_iter().collect()),
+        (loaded, _) => loaded,
+    }
 }
 
 fn distances(root: &Root) -> BTreeMap<u32, Vec<u32>> {
@@ -243,13 +348,19 @@ fn distances(root: &Root) -> BTreeMap<u32, Vec<u32>> {
 }
 
 /// Folders of libraries, the first with libibverbs or libcuda counts.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 12] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
     "usr/lib64",
     "lib/x86_64-linux-gnu",
     "lib64",
     "usr/lib",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia",
+    "usr/lib/aarch64-linux-gnu/tegra",
+    "usr/lib/wsl/lib",
+    "run/opengl-driver/lib",
+    "usr/local/cuda/compat",
 ];
 
 fn libraries(root: &Root) -> Seen<BTreeMap<&'static str, String>> {
