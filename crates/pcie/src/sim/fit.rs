@@ -1,10 +1,10 @@
 //! What the fits are worth: every row's error when it is left out of them, and when its whole
 //! machine is.
 //!
-//! The numbers in use were fitted by hand, each to one row. Here a group's numbers are fitted to all
-//! rows of the group together, by the least sum of squared logarithms of model over measured; then
-//! to all but one row, and to all but one machine's. A row that is left out is predicted by the
-//! others. What no other row determines has no such error, and is said so.
+//! The numbers in use were fitted by hand, each to one row. Here a group's numbers are fitted to
+//! all rows of the group together, by the least sum of squared logarithms of model over measured;
+//! then to all but one row, and to all but one machine's. A row that is left out is predicted by
+//! the others. What no other row determines has no such error, and is said so.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -258,8 +258,8 @@ fn nfp() -> Result<Vec<LeftOut>, SimError> {
     Fits::new(Group::Nfp, numbers, rows, &model).run()
 }
 
-/// What `bellpush link` fitted to two other H200s (docs/results/link-h200.json): the first ones, left
-/// out.
+/// What `bellpush link` fitted to two other H200s (docs/results/link-h200.json): the first ones,
+/// left out.
 pub(super) const OTHER_H200: [(&str, f64); 13] = [
     ("sm_ns", 85.566),
     ("gpu_port_ns", 236.188),

@@ -1,10 +1,10 @@
 //! pcie-bench behind an IOMMU (Neugebauer et al., SIGCOMM 2018, section 6.5; the rows are those of
 //! pcie-bench/data): random accesses of a window, host-warm, pages of 4 KiB.
 //!
-//! What was known before the rows were read is the paper's: 64 entries, 330 ns a miss, and that
-//! 64 B reads lose 70 % in large windows, from which six walkers follow (with any number of them the
-//! model says 50 %). The rows of that loss count as fitted ([`iommu_row_is_fitted`]), all others are
-//! predicted.
+//! What was known before the rows were read is the paper's: 64 entries, 330 ns a miss, and that 64
+//! B reads lose 70 % in large windows, from which six walkers follow (with any number of them the
+//! model says 50 %). The rows of that loss count as fitted ([`iommu_row_is_fitted`]), all others
+//! are predicted.
 
 use super::hosts::simulate_translated;
 use super::{IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError};
@@ -58,8 +58,8 @@ pub const IOMMU_ROWS: [(NfpHost, Rows); 3] = [
     ),
 ];
 
-/// Whether a row is one to which `iotlb_walkers` was fitted: 64 B reads in the largest window, whose
-/// loss the paper states.
+/// Whether a row is one to which `iotlb_walkers` was fitted: 64 B reads in the largest window,
+/// whose loss the paper states.
 pub const fn iommu_row_is_fitted((metric, bytes): (Metric, u32), window_kib: u32) -> bool {
     matches!(metric, ReadGbps) && bytes == 64 && window_kib == 65536
 }

@@ -58,7 +58,7 @@ pub const ORDER_ROWS: [OrderRow; 6] = [
         strict: Some(150.0),
         relaxed: Some(200.0),
         known_before: true,
-        note: "the source names neither model nor socket: own socket assumed, the other says 136 Gb/s",
+        note: "the source names neither model nor socket: own socket assumed; the other: 136",
         source: "openucx/ucx#8062",
     },
     OrderRow {
@@ -76,7 +76,7 @@ pub const ORDER_ROWS: [OrderRow; 6] = [
         strict: Some(128.0),
         relaxed: Some(320.0),
         known_before: true,
-        note: "about 16 and more than 40 GB/s; without the attribute traffic can take a different PCIe path",
+        note: "about 16, more than 40 GB/s; \"traffic can take different PCIe path\" in order",
         source: "openucx/ucx#10955",
     },
     OrderRow {

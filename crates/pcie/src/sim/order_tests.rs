@@ -40,7 +40,7 @@ fn writes_in_order_get_their_buffer_in_every_round_trip() {
     let p = Params { write_buffer_ns: 100.0, ..Params::default() };
     let m = OrderMachine { cached: true, far: true, ..UNCACHED };
     let [strict, _] = simulate_order(&p, &m).unwrap();
-    // Mesh, interconnect and mesh, there and back, and the access; Gen4 x16 fills 3.15 KB in 100 ns.
+    // Mesh, interconnect, mesh, there and back, and the access; Gen4 x16 fills 3.15 KB in 100 ns.
     let way = p.mesh_ns + p.mesh_ns + p.socket_hop_ns;
     let want = (100.0 * 31.508f64 / 64.0).floor() * 64.0 / (2.0 * way + p.memory_ns) * 8.0;
     assert!((strict / want - 1.0).abs() < 0.05, "{strict} {want}");
