@@ -68,3 +68,26 @@ fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
         assert!(output.status.code() == Some(2) && error.contains(reason), "{args:?}: {error}");
     }
 }
+
+/// The model's errors on the two hosts that were measured, as the pages of results have them.
+#[test]
+#[ignore = "fits and predicts 350 rows, three times"]
+fn pages_have_the_errors_of_both_hosts() {
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
+    let within = |file: &str, more: &[&str]| {
+        let file = format!("{results}{file}");
+        let args = [&["link", "--measured", &file, "--json", "-"], more].concat();
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(args).output().unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = json["results"].as_array().unwrap().iter();
+        let rows = rows.filter(|r| r["source"] == "predicted");
+        let errors: Vec<f64> = rows.map(|r| r["error_percent"].as_f64().unwrap().abs()).collect();
+        let at = |limit: f64| errors.iter().filter(|e| **e <= limit).count();
+        [errors.len(), at(5.0), at(10.0), at(15.0), at(20.0)]
+    };
+    let [all, five, ten, _, twenty] = within("link-h200.json", &[]);
+    assert_eq!([all, five, ten, twenty], [161, 103, 135, 154]);
+    assert_eq!(within("link-h100.json", &[]), [161, 85, 125, 146, 153]);
+    assert_eq!(within("link-h100.json", &["--no-fit"]), [174, 50, 99, 139, 150]);
+}

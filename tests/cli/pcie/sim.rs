@@ -195,4 +195,17 @@ fn validate_says_which_rows_are_fitted() {
         (count("Relaxed ordering", "fitted"), count("Relaxed ordering", "predicted")),
         (0, 9)
     );
+    // What the page of results begins with.
+    let within = |is: &dyn Fn(&str) -> bool| {
+        let own = rows.iter().filter(|r| r["kind"] == "predicted");
+        let own = own.filter(|r| is(r["table"].as_str().unwrap()));
+        let errors: Vec<f64> = own.map(|r| r["error_percent"].as_f64().unwrap().abs()).collect();
+        (errors.len(), errors.iter().filter(|e| **e <= 15.0).count())
+    };
+    let ((all, good), (public, right)) = (within(&|_| true), within(&|t| !t.contains("H200")));
+    let page = include_str!("../../../docs/results/pcie.md").replace('\n', " ");
+    assert!(page.contains(&format!("predicts {all} rows")), "{all}");
+    assert!(page.contains(&format!("of which {good} are within 15 %")), "{good}");
+    let said = format!("of the {public} that others published {right} are");
+    assert!(page.contains(&said), "{said}");
 }
