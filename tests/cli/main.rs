@@ -34,6 +34,7 @@ mod what;
 
 mod apart;
 mod bench;
+mod compares;
 mod decode;
 mod diagnoses;
 mod examples;

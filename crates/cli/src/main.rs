@@ -6,6 +6,7 @@
 mod amount;
 mod bench;
 mod cli;
+mod compare;
 #[path = "decode/command.rs"]
 mod decode;
 mod doctor;
@@ -69,6 +70,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
     Show(show::ShowArgs),
+    /// Compare two saved results, row by row, with how far they vary
+    Compare(compare::CompareArgs),
     /// Compute the bytes that transfers put on a PCIe link, TLP by TLP
     Tlp(tlp::TlpArgs),
     /// Say what a machine can do for GPU-initiated networking, and why not
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Tlp(args) => modelled("tlp", tlp::run(&args)),
         Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => modelled("topo", topo::run(&args)),

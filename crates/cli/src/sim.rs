@@ -114,6 +114,9 @@ pub fn params(sets: &[String]) -> Result<Params> {
             format!("--set {set}: not name=value; the names are {}", Params::NAMES.join(", "))
         })?;
         let value: f64 = value.parse().map_err(|_| format!("--set {set}: not a number"))?;
+        if Params::is_count(name) && value.is_finite() && value.fract() != 0.0 {
+            return Err(format!("--set {set}: must be a whole number").into());
+        }
         let names = Params::NAMES.join(", ");
         *params
             .get_mut(name)

@@ -15,11 +15,11 @@ fn together_on_the_host_executor() {
     let rate = |r: &serde_json::Value| r["measured"].as_f64().unwrap() > 0.0;
     assert!(rows.iter().all(rate) && rows.iter().all(|r| r["model"].is_null()));
     let text = String::from_utf8(run(&["host,host"]).stdout).unwrap();
-    assert!(text.contains("GPU 0 stores to GPU 1") && text.contains("host memory: "), "{text}");
+    assert!(text.contains("GPU 0 stores to GPU 1") && !text.contains("share a link"), "{text}");
     for (args, reason) in [
         (&["0,0"][..], "0 stands twice"),
         (&["x"], "x"),
-        (&["host,"], "is no device"),
+        (&["host,"], "--together host,: \"\" is no GPU"),
         (&["host", "--topology", "/nowhere"], "/nowhere"),
         (&["host", "--gpu", "0"], "cannot be used with"),
     ] {

@@ -24,6 +24,7 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
         (["--set", "wire_gb_per_s=0"], "must be from 0.001"),
         (["--set", "window_kib=1e12"], "must be from 8"),
         (["--set", "nic_tags=0"], "must be from 1"),
+        (["--set", "staged_ends=1.5"], "must be a whole number"),
         (["--set", "blocks=NaN"], "must be from 1"),
         (["--set", "store_tlp_bytes=0"], "must be from 4"),
         (["--in-flight", "0"], "must be from 1 to 1024"),

@@ -119,7 +119,7 @@ fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliE
     }
     let limit = Duration::from_millis(args.timeout_ms);
     let rows = together::measure(&gpus, places.as_ref(), start, limit)?;
-    together::text(&rows).iter().try_for_each(|line| out.line(line))?;
+    together::text(&rows, is_host).iter().try_for_each(|line| out.line(line))?;
     let mut meta = common_meta(&gpus[0])?;
     let names: Vec<String> = gpus.iter().map(|gpu| gpu.describe().to_string()).collect();
     meta["command"] = json!("link --together");

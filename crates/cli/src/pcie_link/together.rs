@@ -27,6 +27,8 @@ const LOADED: u8 = 1;
 const REPEATS: usize = 3;
 /// A pair's sum beside that of its flows alone, below which they share a link.
 const SHARED: f64 = 0.75;
+/// Spread of a flow, percent, from which on its pair says nothing.
+const LOOSE: f64 = 20.0;
 
 /// Sizes of a run, which are smaller for kernels on CPU threads.
 struct Size {
@@ -114,7 +116,9 @@ pub fn open(list: &str) -> Result<Vec<Arc<Gpu>>, CliError> {
     let wrong = |what: String| Err(CliError::new(format!("--together {list}: {what}"), see));
     let mut named: Vec<plan::Gpu> = Vec::new();
     for word in &words {
-        let gpu = plan::gpu(word)?;
+        let Ok(gpu) = plan::gpu(word) else {
+            return wrong(format!("{word:?} is no GPU's number"));
+        };
         if gpu == plan::Gpu::Auto {
             return wrong(format!("{word:?} is no GPU's number"));
         }
@@ -362,7 +366,7 @@ fn set_name(flows: &[&str]) -> String {
 }
 
 /// The rows, set by set.
-pub fn text(rows: &[Value]) -> Vec<String> {
+pub fn text(rows: &[Value], is_host: bool) -> Vec<String> {
     let mut lines = vec![format!(
         "{:<34} {:>9} {:>8} {:>9} {:>7} {:>9}",
         "flows at once, GB/s", "measured", "spread", "alone", "share", "model"
@@ -388,8 +392,10 @@ pub fn text(rows: &[Value]) -> Vec<String> {
             if row["verified"] == true { "" } else { "  NOT VERIFIED" },
         ));
     }
-    lines.push(String::new());
-    lines.extend(shared(rows));
+    if !is_host {
+        lines.push(String::new());
+        lines.extend(shared(rows));
+    }
     lines
 }
 
@@ -404,7 +410,12 @@ fn shared(rows: &[Value]) -> Vec<String> {
         let (both, alone) = (sum("measured")?, sum("alone")?);
         let (a, b) = (set[0]["gpu"].as_str()?, set[1]["gpu"].as_str()?);
         let what = if set[0]["access"] == "store" { "to" } else { "from" };
-        let how = if both < SHARED * alone { "share a link" } else { "share none that limits" };
+        let is_loose = |r: &Value| r["spread_percent"].as_f64().is_none_or(|s| s > LOOSE);
+        let how = match both < SHARED * alone {
+            _ if set.iter().any(is_loose) => "vary too much to say whether they share a link",
+            true => "share a link",
+            false => "share none that limits",
+        };
         Some(format!("{a} and {b}, {what} host memory: {both:.1} of {alone:.1} GB/s, {how}"))
     };
     pairs.filter_map(line).collect()
@@ -435,11 +446,19 @@ mod tests {
     fn pairs_that_get_half_share_a_link() {
         let row = |set: &str, gpu: u32, measured: f64| {
             json!({ "together": set, "gpu": format!("GPU {gpu}"), "access": "store", "peer": null,
-                "measured": measured, "alone": 50.0 })
+                "measured": measured, "alone": 50.0, "spread_percent": 2.0 })
         };
         let rows = [row("a", 0, 26.0), row("a", 1, 25.0), row("b", 0, 50.0), row("b", 2, 49.0)];
         let said = shared(&rows);
         assert_eq!(said[0], "GPU 0 and GPU 1, to host memory: 51.0 of 100.0 GB/s, share a link");
         assert!(said[1].ends_with("99.0 of 100.0 GB/s, share none that limits"), "{said:?}");
+        let loose: Vec<Value> = rows
+            .into_iter()
+            .map(|mut row| {
+                row["spread_percent"] = json!(400.0);
+                row
+            })
+            .collect();
+        assert!(shared(&loose)[0].contains("vary too much"), "{:?}", shared(&loose));
     }
 }

@@ -17,6 +17,8 @@ pub enum Quantity {
     TimeNs,
     /// Bandwidth in 10⁹ bytes per second, from zero.
     GbPerS,
+    /// A ratio, from zero.
+    Ratio,
 }
 
 /// One line. Points that the axis cannot show (zero on a logarithmic axis) are omitted.
@@ -55,7 +57,7 @@ impl Quantity {
         let position = match self {
             Self::Bytes | Self::Count => value.log2(),
             Self::TimeNs => value.log10(),
-            Self::GbPerS => value,
+            Self::GbPerS | Self::Ratio => value,
         };
         position.is_finite().then_some(position)
     }
@@ -64,7 +66,7 @@ impl Quantity {
         match self {
             Self::Bytes | Self::Count => sizes(extent),
             Self::TimeNs => decades(extent),
-            Self::GbPerS => from_zero(extent),
+            Self::GbPerS | Self::Ratio => from_zero(extent),
         }
     }
 
@@ -74,6 +76,7 @@ impl Quantity {
             Self::Count => |v| format!("{:.0}", v.exp2()),
             Self::TimeNs => |v| tick_time(10f64.powf(*v)),
             Self::GbPerS => |v| tick_gb_s(*v),
+            Self::Ratio => |v| format!("{v:.2}"),
         }
     }
 }

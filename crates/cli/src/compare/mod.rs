@@ -1,0 +1,399 @@
+//! `bellpush compare`: two saved results, row by row.
+
+mod rows;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bellpush_cli::report::chart::{Chart, Line, Quantity};
+use clap::Args;
+use serde_json::{Value, json};
+
+use self::rows::{Better, Key, Side, common};
+use crate::cli::CliError;
+use crate::values;
+
+/// Exit status where rows are worse than `--fail-above` allows.
+const WORSE: u8 = 1;
+/// Most lines of a plot that can be told apart.
+const MOST_LINES: usize = 12;
+
+/// Arguments of `bellpush compare`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0, 1 a row is worse than --fail-above allows or was not \
+                        verified, 2 the files cannot be compared.")]
+pub struct CompareArgs {
+    /// Result that --json wrote of bench, link or sim; several of the same, apart by commas, show how
+    /// far its rows vary
+    #[arg(value_name = "BEFORE.json,...", required = true, value_delimiter = ',', num_args = 1)]
+    before: Vec<PathBuf>,
+    /// The other result, or several
+    #[arg(value_name = "AFTER.json,...", required = true, value_delimiter = ',', num_args = 1)]
+    after: Vec<PathBuf>,
+    /// Fail where a row is worse by more, beyond what its repetitions vary, such as 5%
+    #[arg(long, value_name = "PERCENT")]
+    fail_above: Option<String>,
+    /// Print the rows alone that are better or worse
+    #[arg(long)]
+    brief: bool,
+    /// Save the comparison as JSON; `-` prints it on stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Save it as CSV; `-` prints it on stdout
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw the ratios over the message size; `-` prints the drawing
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// One line for files that cannot be compared.
+pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
+    let see = "see 'bellpush compare --help'";
+    let limit = args.fail_above.as_deref().map(percent).transpose()?;
+    let places = [("--json", &args.json), ("--csv", &args.csv), ("--svg", &args.svg)];
+    let quiet = values::check_places(&places)?;
+    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    if before.command != after.command {
+        let what = format!("{} beside {}: not the same measurement", before.command, after.command);
+        return Err(CliError::new(what, see));
+    }
+    let all = Comparison::new(before, after);
+    if all.rows.is_empty() {
+        return Err(CliError::new("the files have no row in common", see));
+    }
+    let mut out = std::io::stdout().lock();
+    if let Some(path) = &args.svg {
+        values::put(path, &(all.svg()? + "\n"), &mut out)?;
+    }
+    if let Some(path) = &args.csv {
+        values::put(path, &values::to_csv(&all.json()), &mut out)?;
+    }
+    if let Some(path) = &args.json {
+        let json = json!({
+            "meta": { "command": "compare", "of": all.command, "noise": all.noise,
+                "notes": all.notes },
+            "results": all.json(),
+        });
+        let text = serde_json::to_string_pretty(&json)
+            .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
+        values::put(path, &(text + "\n"), &mut out)?;
+    }
+    let failed = limit.map_or(Vec::new(), |limit| all.beyond(limit));
+    if !quiet {
+        let text = all.text(args.brief, limit.map(|limit| (limit, &failed[..])));
+        values::put(std::path::Path::new("-"), &text, &mut out)?;
+    }
+    let bad = limit.is_some() && (!failed.is_empty() || !all.unverified.is_empty());
+    Ok(if bad { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
+}
+
+fn percent(text: &str) -> Result<f64, CliError> {
+    let number: Option<f64> = text.trim().trim_end_matches('%').trim().parse().ok();
+    number.filter(|n| n.is_finite() && *n >= 0.0).map(|n| n / 100.0).ok_or_else(|| {
+        let what = format!("--fail-above {text}: no share");
+        CliError::new(what, "give percent of 0 or more, such as 5%")
+    })
+}
+
+/// One side as it was read.
+struct Read {
+    command: String,
+    machine: String,
+    rows: Side,
+}
+
+fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
+    let mut side = Read { command: String::new(), machine: String::new(), rows: Side::default() };
+    for (i, path) in paths.iter().enumerate() {
+        let bad = |what: String| {
+            let what = format!("{}: {what}", path.display());
+            CliError::new(what, "give results that --json of bench, link or sim wrote")
+        };
+        let text = values::read_text(path).map_err(|e| CliError::new(e, "check the name"))?;
+        let json: Value = serde_json::from_str(&text).map_err(|e| bad(format!("no JSON ({e})")))?;
+        let meta = &json["meta"];
+        // A result of `bench` names no command.
+        let command = meta["command"].as_str().unwrap_or("bench").to_owned();
+        if i > 0 && command != side.command {
+            return Err(bad(format!("a result of {command} among those of {}", side.command)));
+        }
+        side.command = command;
+        side.machine = ["executor", "driver"]
+            .iter()
+            .filter_map(|field| meta[field].as_str())
+            .chain(meta["machine"]["cpu"].as_str())
+            .collect::<Vec<_>>()
+            .join(", ");
+        side.rows.add(&json["results"]).map_err(bad)?;
+    }
+    Ok(side)
+}
+
+/// A measure of a row on both sides.
+struct Row {
+    key: Key,
+    better: Better,
+    before: f64,
+    after: f64,
+    /// After by before.
+    ratio: f64,
+    /// Least and greatest ratio of any two repetitions; or, of rows without, as far as the others
+    /// vary.
+    interval: Option<[f64; 2]>,
+}
+
+impl Row {
+    fn verdict(&self) -> &'static str {
+        let Some([low, high]) = self.interval else { return "?" };
+        match (low > 1.0, high < 1.0, self.better) {
+            (true, _, Better::More) | (_, true, Better::Less) => "better",
+            (true, _, Better::Less) | (_, true, Better::More) => "worse",
+            _ => "same",
+        }
+    }
+
+    /// By how much it is worse, as a share; below 0 where it is better.
+    fn loss(&self) -> f64 {
+        match self.better {
+            Better::Less => self.ratio - 1.0,
+            Better::More => 1.0 / self.ratio - 1.0,
+        }
+    }
+}
+
+struct Comparison {
+    command: String,
+    rows: Vec<Row>,
+    common: Vec<(String, String)>,
+    /// Half of the way from least to greatest of repeated rows, as a share: nine of ten vary less.
+    noise: Option<f64>,
+    unverified: Vec<Key>,
+    notes: Vec<String>,
+}
+
+impl Comparison {
+    fn new(before: Read, after: Read) -> Self {
+        let sides = [&before.rows, &after.rows];
+        let common = common(sides);
+        let all = sides.into_iter().flat_map(|side| side.samples.values());
+        let mut noises: Vec<f64> =
+            all.filter(|(s, _)| s.is_repeated()).map(|(s, _)| s.noise()).collect();
+        noises.sort_by(f64::total_cmp);
+        let noise =
+            noises.get((noises.len() * 9 / 10).min(noises.len().saturating_sub(1))).copied();
+        let mut rows = Vec::new();
+        for key in &before.rows.order {
+            let (a, better) = &before.rows.samples[key];
+            let Some((b, _)) = after.rows.samples.get(key) else { continue };
+            let ends = |s: &rows::Sample| match noise {
+                _ if s.is_repeated() => Some([s.low, s.high]),
+                Some(noise) => Some([s.value() * (1.0 - noise), s.value() * (1.0 + noise)]),
+                None => None,
+            };
+            let interval = ends(a).zip(ends(b)).map(|(a, b)| [b[0] / a[1], b[1] / a[0]]);
+            let (before, after) = (a.value(), b.value());
+            let (key, better, ratio) = (key.clone(), *better, after / before);
+            rows.push(Row { key, better, before, after, ratio, interval });
+        }
+        let mut notes = Vec::new();
+        if before.machine != after.machine {
+            notes.push(format!("not the same machine: {}; {}", before.machine, after.machine));
+        }
+        for (name, own, other) in
+            [("before", &before.rows, &after.rows), ("after", &after.rows, &before.rows)]
+        {
+            let alone = own.order.iter().filter(|key| !other.samples.contains_key(key)).count();
+            if alone > 0 {
+                notes.push(format!("{alone} values {name} alone"));
+            }
+        }
+        match noise {
+            Some(noise) => notes.push(format!(
+                "of what was repeated nine of ten values vary by up to ±{:.1} %; so much is taken \
+                 for what was not",
+                100.0 * noise
+            )),
+            None => notes.push(
+                "nothing was repeated, so how far values vary is not known: give several results \
+                 of a side, apart by commas"
+                    .into(),
+            ),
+        }
+        let unverified = [before.rows.unverified, after.rows.unverified].concat();
+        Self { command: before.command, rows, common, noise, unverified, notes }
+    }
+
+    /// Rows that are worse by more than `limit`, and not by what they vary alone.
+    fn beyond(&self, limit: f64) -> Vec<usize> {
+        let is_worse = |row: &Row| row.loss() > limit && row.verdict() != "same";
+        (0..self.rows.len()).filter(|&i| is_worse(&self.rows[i])).collect()
+    }
+
+    fn json(&self) -> Vec<Value> {
+        let row = |row: &Row| {
+            json!({
+                "row": row.key.text(&self.common), "measure": row.key.measure,
+                "before": row.before, "after": row.after, "ratio": row.ratio,
+                "low": row.interval.map(|i| i[0]), "high": row.interval.map(|i| i[1]),
+                "verdict": row.verdict(),
+            })
+        };
+        self.rows.iter().map(row).collect()
+    }
+
+    fn text(&self, brief: bool, failed: Option<(f64, &[usize])>) -> String {
+        let names: Vec<String> = self.rows.iter().map(|r| r.key.text(&self.common)).collect();
+        let shown = |row: &&Row| !brief || matches!(row.verdict(), "better" | "worse");
+        let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).clamp(3, 72);
+        let mut out = format!(
+            "{:<width$} {:<15} {:>11} {:>11} {:>7} {:>16}\n",
+            "row", "measure", "before", "after", "ratio", "interval"
+        );
+        for (row, name) in self.rows.iter().zip(&names).filter(|(row, _)| shown(row)) {
+            let interval = row.interval.map_or("-".into(), |[a, b]| format!("[{a:.3}, {b:.3}]"));
+            let _ = writeln!(
+                out,
+                "{name:<width$} {:<15} {:>11} {:>11} {:>7.3} {interval:>16}  {}",
+                row.key.measure,
+                number(row.before),
+                number(row.after),
+                row.ratio,
+                row.verdict()
+            );
+        }
+        let count = |verdict: &str| self.rows.iter().filter(|r| r.verdict() == verdict).count();
+        let [better, worse, same, unknown] = ["better", "worse", "same", "?"].map(count);
+        let _ = writeln!(out, "{better} better, {worse} worse, {same} the same, {unknown} unknown");
+        self.notes.iter().for_each(|note| _ = writeln!(out, "note: {note}"));
+        for key in &self.unverified {
+            let _ = writeln!(out, "NOT VERIFIED: {} {}", key.text(&self.common), key.measure);
+        }
+        if let Some((limit, failed)) = failed {
+            let _ = writeln!(out, "{} worse by more than {:.1} %", failed.len(), 100.0 * limit);
+            for &i in failed {
+                let (row, name) = (&self.rows[i], &names[i]);
+                let loss = 100.0 * row.loss();
+                let _ = writeln!(out, "  {name} {}: {loss:.1} % worse", row.key.measure);
+            }
+        }
+        out
+    }
+
+    /// Ratios over the message size.
+    fn svg(&self) -> Result<String, CliError> {
+        let mut lines: Vec<Line> = Vec::new();
+        for row in &self.rows {
+            let is_size = |field: &&(String, String)| field.0 == "size_bytes" || field.0 == "bytes";
+            let size = row.key.row.iter().find(is_size).and_then(|f| f.1.parse::<f64>().ok());
+            let Some(size) = size else { continue };
+            let rest = Key {
+                row: row.key.row.iter().filter(|f| !is_size(f)).cloned().collect(),
+                measure: String::new(),
+            };
+            let label = format!("{} {}", rest.text(&self.common), row.key.measure);
+            let point = (size, row.ratio);
+            match lines.iter_mut().find(|l| l.label == label) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line { label, points: vec![point] }),
+            }
+        }
+        if lines.is_empty() {
+            let why = "--svg: these rows have no message sizes to draw over";
+            return Err(CliError::new(why, "leave it out"));
+        }
+        let mut remarks = vec!["After by before: of times, less is better; of rates, more.".into()];
+        if lines.len() > MOST_LINES {
+            remarks.push(format!("The first {MOST_LINES} of {} lines.", lines.len()));
+            lines.truncate(MOST_LINES);
+        }
+        lines.iter_mut().for_each(|l| l.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+        let title = "After by before".to_owned();
+        let (x, y) = (Quantity::Bytes, Quantity::Ratio);
+        let chart = Chart { title, x_name: "message size", x, y, lines, remarks };
+        chart.svg().map_err(|e| CliError::new(e, "this is a bug: please report it"))
+    }
+}
+
+fn number(value: f64) -> String {
+    match value {
+        v if v >= 1000.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(rows: Value) -> Read {
+        let mut own = Side::default();
+        own.add(&rows).unwrap();
+        Read { command: "bench".into(), machine: "m".into(), rows: own }
+    }
+
+    fn row(size: u64, ns: f64, rate: f64) -> Value {
+        json!({ "data": "push", "size_bytes": size, "latency_ns_p50": ns, "bandwidth_gb_s": rate,
+            "messages": size, "verified": true, "line": null })
+    }
+
+    #[test]
+    fn ratios_have_the_interval_of_their_repetitions() {
+        let before = side(json!([row(8, 1000.0, 2.0), row(8, 1100.0, 2.0), row(64, 500.0, 1.0)]));
+        let after = side(json!([row(8, 1210.0, 1.0), row(64, 520.0, 1.0)]));
+        let all = Comparison::new(before, after);
+        let verdicts: Vec<_> = all.rows.iter().map(|r| (r.verdict(), r.ratio)).collect();
+        // 8 B: 1,000 and 1,100 before; after, once, as far as the repeated ones vary (±4.5 %).
+        assert_eq!(verdicts[0].0, "worse");
+        assert!((all.noise.unwrap() - 50.0 / 1100.0).abs() < 1e-9);
+        let [low, high] = all.rows[0].interval.unwrap();
+        assert!(low > 1.0 && (high - 1210.0 * (1.0 + 50.0 / 1100.0) / 1000.0).abs() < 1e-9);
+        assert_eq!(verdicts[1].0, "worse", "half the rate");
+        assert_eq!(verdicts[2].0, "same", "4 % are within what was repeated");
+        assert_eq!(all.beyond(0.05).len(), 2);
+        assert_eq!(all.beyond(1.5).len(), 0);
+        assert!((all.rows[1].loss() - 1.0).abs() < 1e-9);
+        let text = all.text(false, Some((0.05, &all.beyond(0.05))));
+        assert!(text.contains("2 worse by more than 5.0 %") && text.contains("size_bytes=64"));
+        assert!(!text.contains("push"), "all rows have it: {text}");
+        assert!(all.svg().unwrap().contains("latency_ns_p50"));
+    }
+
+    #[test]
+    fn what_was_measured_once_has_no_interval() {
+        let all = Comparison::new(side(json!([row(8, 1.0, 1.0)])), side(json!([row(8, 9.0, 1.0)])));
+        assert!(all.rows.iter().all(|r| r.verdict() == "?" && r.interval.is_none()));
+        // It fails nevertheless: nine times is no noise that anybody showed.
+        assert_eq!(all.beyond(0.05), [0]);
+        assert!(all.notes[0].starts_with("nothing was repeated"));
+    }
+
+    #[test]
+    fn a_row_that_was_not_verified_is_compared_with_nothing() {
+        let mut wrong = row(8, 1.0, 1.0);
+        wrong["verified"] = json!(false);
+        let all = Comparison::new(side(json!([wrong])), side(json!([row(8, 9.0, 1.0)])));
+        assert_eq!((all.rows.len(), all.unverified.len()), (0, 2));
+    }
+
+    #[test]
+    fn units_say_what_is_better() {
+        let of = |unit: &str, value: f64| {
+            side(json!([{ "row": "a", "unit": unit, "median": value, "min": value * 0.99,
+                "max": value * 1.01, "floor": 3.5 }]))
+        };
+        for (unit, verdict) in [("ns", "worse"), ("M/s", "better")] {
+            let all = Comparison::new(of(unit, 10.0), of(unit, 12.0));
+            assert_eq!((all.rows.len(), all.rows[0].verdict()), (1, verdict), "{unit}");
+        }
+        let spread =
+            json!([{ "row": "a", "unit": "GB/s", "measured": 10.0, "spread_percent": 20 }]);
+        let all = Comparison::new(side(spread.clone()), side(spread));
+        assert_eq!(all.rows[0].interval, Some([9.0 / 11.0, 11.0 / 9.0]));
+    }
+}

@@ -1,0 +1,197 @@
+//! Rows of saved results: what a row is about, and what it measured.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// Which of two values is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    Less,
+    More,
+}
+
+/// Fields that hold a measured or modelled value, of every command that writes results.
+const MEASURES: [(&str, Better); 9] = [
+    ("latency_ns_p50", Better::Less),
+    ("latency_ns_p99", Better::Less),
+    ("one_way_ns_p50", Better::Less),
+    ("one_way_ns_p99", Better::Less),
+    ("bandwidth_gb_s", Better::More),
+    ("completed_ns", Better::Less),
+    ("delivered_ns", Better::Less),
+    ("gb_per_s", Better::More),
+    ("messages_per_us", Better::More),
+];
+/// Fields whose row says their unit, which says what is better.
+const BY_UNIT: [&str; 2] = ["median", "measured"];
+/// Fields that are outcomes or remarks, and say nothing of what a row is about. Numbers with a
+/// fraction do not either.
+const OUTCOMES: [&str; 24] = [
+    "messages",
+    "verified",
+    "dropped",
+    "overwritten",
+    "corrupted",
+    "max_credits_in_use",
+    "messages_per_s",
+    "executor",
+    "artefact",
+    "wrong",
+    "why_not",
+    "note",
+    "way",
+    "spread_percent",
+    "source",
+    "model",
+    "error_percent",
+    "min",
+    "max",
+    "drained",
+    "floor",
+    "times_floor",
+    "alone",
+    "share",
+];
+
+/// One measure of one row: a value, and the least and greatest of its repetitions where there are
+/// any.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    pub values: Vec<f64>,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Sample {
+    pub fn value(&self) -> f64 {
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+
+    /// Whether repetitions say how far it varies.
+    pub fn is_repeated(&self) -> bool {
+        self.low < self.high || self.values.len() > 1
+    }
+
+    /// Half of the way from least to greatest, as a share of the value.
+    pub fn noise(&self) -> f64 {
+        (self.high - self.low) / 2.0 / self.value()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.values.extend(other.values);
+        (self.low, self.high) = (self.low.min(other.low), self.high.max(other.high));
+    }
+}
+
+/// What a row is about, and which of its values.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    pub row: Vec<(String, String)>,
+    pub measure: String,
+}
+
+impl Key {
+    /// In words, without the fields that all rows have alike.
+    pub fn text(&self, common: &[(String, String)]) -> String {
+        let own = self.row.iter().filter(|field| !common.contains(field));
+        let words: Vec<String> = own
+            .map(|(name, value)| match name.as_str() {
+                "row" | "place" | "topology" | "path" | "data" | "kick" | "together" => {
+                    value.clone()
+                }
+                _ => format!("{name}={value}"),
+            })
+            .collect();
+        words.join(" ")
+    }
+}
+
+/// The rows of one side: one result, or several of the same measurement.
+#[derive(Debug, Default)]
+pub struct Side {
+    /// In the order of the first result.
+    pub order: Vec<Key>,
+    pub samples: BTreeMap<Key, (Sample, Better)>,
+    /// Rows that were not verified, which are compared with nothing.
+    pub unverified: Vec<Key>,
+}
+
+impl Side {
+    /// Adds a result's rows.
+    ///
+    /// # Errors
+    /// What is wrong with them, in one line.
+    pub fn add(&mut self, results: &Value) -> Result<(), String> {
+        let rows = results.as_array().ok_or("no list of results")?;
+        for (i, row) in rows.iter().enumerate() {
+            let row = row.as_object().ok_or_else(|| format!("result {} is no row", i + 1))?;
+            for (key, sample, better) in samples(row) {
+                if row.get("verified") == Some(&Value::Bool(false)) {
+                    self.unverified.push(key);
+                    continue;
+                }
+                match self.samples.get_mut(&key) {
+                    Some((own, _)) => own.add(sample),
+                    None => {
+                        self.order.push(key.clone());
+                        self.samples.insert(key, (sample, better));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn samples(row: &Map<String, Value>) -> Vec<(Key, Sample, Better)> {
+    let about = about(row);
+    let number = |field: &str| row.get(field).and_then(Value::as_f64);
+    let mut found = Vec::new();
+    let mut put = |measure: String, value: f64, ends: [f64; 2], better| {
+        if value.is_finite() && value > 0.0 {
+            let [low, high] = [ends[0].min(value).max(0.0), ends[1].max(value)];
+            let key = Key { row: about.clone(), measure };
+            found.push((key, Sample { values: vec![value], low, high }, better));
+        }
+    };
+    for (field, better) in MEASURES {
+        if let Some(value) = number(field) {
+            put(field.to_owned(), value, [value; 2], better);
+        }
+    }
+    for field in BY_UNIT {
+        let (Some(value), Some(unit)) = (number(field), row.get("unit").and_then(Value::as_str))
+        else {
+            continue;
+        };
+        let better = if unit == "ns" { Better::Less } else { Better::More };
+        let half = number("spread_percent").unwrap_or(0.0) / 200.0;
+        let spread = [value * (1.0 - half), value * (1.0 + half)];
+        let ends = number("min").zip(number("max")).map_or(spread, |(min, max)| [min, max]);
+        put(unit.to_owned(), value, ends, better);
+    }
+    found
+}
+
+/// The fields that say what a row is about.
+fn about(row: &Map<String, Value>) -> Vec<(String, String)> {
+    let is_measure = |name: &str| MEASURES.iter().any(|m| m.0 == name) || BY_UNIT.contains(&name);
+    let own = row.iter().filter(|(name, value)| {
+        let is_outcome = is_measure(name) || OUTCOMES.contains(&name.as_str()) || *name == "unit";
+        !(is_outcome || value.is_null() || value.is_f64())
+    });
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    own.map(|(name, value)| (name.clone(), text(value))).collect()
+}
+
+/// Fields that every row of both sides has alike.
+pub fn common(sides: [&Side; 2]) -> Vec<(String, String)> {
+    let mut keys = sides.into_iter().flat_map(|side| &side.order);
+    let Some(first) = keys.next() else { return Vec::new() };
+    let mut common = first.row.clone();
+    keys.for_each(|key| common.retain(|field| key.row.contains(field)));
+    common
+}

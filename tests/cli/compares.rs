@@ -1,0 +1,112 @@
+//! `bellpush compare` as a program.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn compare(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bellpush")).arg("compare").args(args).output().unwrap()
+}
+
+fn result(name: &str) -> String {
+    format!("{}/../../docs/results/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+struct Changed {
+    dir: tempfile::TempDir,
+}
+
+impl Changed {
+    fn file(&self, name: &str, from: &str, change: impl Fn(&mut Value)) -> String {
+        let path: PathBuf = self.dir.path().join(name);
+        let mut json: Value =
+            serde_json::from_slice(&std::fs::read(result(from)).unwrap()).unwrap();
+        change(&mut json);
+        std::fs::write(&path, json.to_string()).unwrap();
+        path.display().to_string()
+    }
+}
+
+#[test]
+fn results_of_every_command_are_compared() {
+    let own = result("h200.json");
+    let same = compare(&[&own, &own, "--fail-above", "0%", "--json", "-"]);
+    assert!(same.status.success(), "{}", text(&same));
+    let json: Value = serde_json::from_slice(&same.stdout).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    assert!(rows.len() > 500 && rows.iter().all(|r| r["ratio"] == 1.0), "{}", rows.len());
+    let hosts = compare(&[&result("link-h200.json"), &result("link-h100.json")]);
+    let told = text(&hosts);
+    assert!(hosts.status.success() && told.contains("not the same machine: cuda:NVIDIA H200"));
+    assert!(told.contains("fence.sys, nothing outstanding") && told.contains(" worse\n"), "{told}");
+    let brief = compare(&[&result("link-h200.json"), &result("link-h100.json"), "--brief"]);
+    assert!(text(&brief).lines().count() < told.lines().count());
+    let together = result("link-h100-together.json");
+    assert!(compare(&[&together, &together]).status.success());
+}
+
+#[test]
+fn what_got_worse_fails_and_is_named() {
+    let changed = Changed { dir: tempfile::tempdir().unwrap() };
+    let slower = |factor: f64| {
+        changed.file(&format!("{factor}.json"), "h200.json", |json| {
+            let rows = json["results"].as_array_mut().unwrap();
+            let is_one = |row: &&mut Value| row["size_bytes"] == 8 && row["data"] == "pull";
+            for row in rows.iter_mut().filter(is_one) {
+                let ns = row["latency_ns_p50"].as_f64().unwrap();
+                row["latency_ns_p50"] = json!(ns * factor);
+            }
+        })
+    };
+    let own = result("h200.json");
+    let fail = |after: &str, limit: &str| compare(&[&own, after, "--fail-above", limit, "--brief"]);
+    let by_half = fail(&slower(1.5), "5%");
+    assert_eq!(by_half.status.code(), Some(1), "{}", text(&by_half));
+    let told = text(&by_half);
+    assert!(told.contains("pull") && told.contains("latency_ns_p50: 50.0 % worse"), "{told}");
+    assert!(fail(&slower(1.5), "60").status.success());
+    assert!(fail(&slower(0.5), "5%").status.success(), "faster is no loss");
+    // Repeated with another outcome, the change is within what the rows vary.
+    let both = format!("{own},{}", slower(1.6));
+    let within = compare(&[&both, &slower(1.5), "--fail-above", "5%"]);
+    assert!(within.status.success(), "{}", text(&within));
+    let svg = compare(&[&own, &slower(1.5), "--svg", "-"]);
+    assert!(text(&svg).contains("</svg>"));
+    let csv = text(&compare(&[&own, &slower(1.5), "--csv", "-"]));
+    assert!(csv.starts_with("after,before,") || csv.starts_with("row,measure,"), "{csv}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_one_line() {
+    let changed = Changed { dir: tempfile::tempdir().unwrap() };
+    let file = |name: &str, bytes: &[u8]| {
+        let path = changed.dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let own = result("h200.json");
+    let deep = [b"{\"results\":".as_slice(), &b"[".repeat(100_000)].concat();
+    for (before, after, reason) in [
+        (own.clone(), "/nowhere".into(), "/nowhere"),
+        (own.clone(), "/dev/zero".into(), "more than"),
+        (own.clone(), file("empty", b""), "no JSON"),
+        (own.clone(), file("deep", &deep), "no JSON"),
+        (own.clone(), file("list", b"[]"), "no list of results"),
+        (own.clone(), file("rows", b"{\"results\":[3]}"), "result 1 is no row"),
+        (own.clone(), file("none", b"{\"results\":[]}"), "no row in common"),
+        (own.clone(), result("link-h200.json"), "bench beside link: not the same"),
+        (format!("{own},{}", result("link-h200.json")), own.clone(), "among those of bench"),
+    ] {
+        let output = compare(&[&before, &after]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{reason}: {error}");
+        assert!(error.contains(reason) && error.lines().count() <= 2, "{reason}: {error}");
+    }
+    let share = compare(&[&own, &own, "--fail-above", "x"]);
+    assert!(share.status.code() == Some(2) && text(&share).contains("--fail-above x"));
+}
