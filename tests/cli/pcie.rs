@@ -132,7 +132,7 @@ fn one_result_fits_on_standard_output() {
 fn topo_draws_classes_and_recommends() {
     let text = topo(&["two-root-complexes"]).unwrap();
     // A ConnectX-7: nothing of the software NIC's, and its own fences and queues.
-    assert!(text.contains("NODE") && text.contains("use pull"), "{text}");
+    assert!(text.contains("NODE") && text.contains("tie pull, staged"), "{text}");
     assert!(!text.contains("inband") && !text.contains("software NIC"), "{text}");
     for said in [
         "--nic cx7 (the NIC's name is a ConnectX's)",
@@ -225,6 +225,11 @@ fn topo_reads_captures_of_other_machines() {
     assert_eq!(json["results"][0]["class"], "NODE|SYS");
     assert_eq!(json["capture"]["nvidia_smi"]["compared"], 28);
     assert!(json["capture"]["devices"][0]["link"].is_null());
+    // Bridges that the capture does not show are nearer than another socket's.
+    let text = topo(&["--from", &details, "--no-predict"]).unwrap();
+    for own in ["GPU0   NIC0   ?", "GPU1   NIC0   ?", "GPU2   NIC1   ?", "GPU3   NIC1   ?"] {
+        assert!(text.contains(own), "{own}: {text}");
+    }
     // A matrix alone.
     let text = topo(&["--nvidia-smi", &file("quda-669.smi")]).unwrap();
     assert!(text.contains("GPU4   mlx5_0 PHB") && text.contains("a matrix shows classes alone"));

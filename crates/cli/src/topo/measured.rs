@@ -36,6 +36,7 @@ fn parse(text: &str) -> Result<Measured, String> {
     if meta["gpu"].is_null() {
         return Err("kernels on CPU threads: nothing of the machine was measured".into());
     }
+    let gpu = meta["gpu"].as_str().ok_or("meta.gpu is no name")?.to_owned();
     let number = |key: &str| {
         let number = meta["link"][key].as_u64().and_then(|n| u32::try_from(n).ok());
         number.ok_or_else(|| format!("meta.link.{key} is no number"))
@@ -52,7 +53,6 @@ fn parse(text: &str) -> Result<Measured, String> {
         }
         fits.push(fit);
     }
-    let gpu = meta["gpu"].as_str().unwrap_or_default().to_owned();
     Ok(Measured { fits, gpu, link })
 }
 
@@ -168,6 +168,7 @@ mod tests {
                 "link",
             ),
             (&|j| j["meta"]["gpu"] = Value::Null, "CPU threads"),
+            (&|j| j["meta"]["gpu"] = json!(100), "meta.gpu is no name"),
             (&|j| j["meta"]["link"]["gen"] = json!("x"), "meta.link.gen"),
             (&|j| j["meta"]["calibration"] = json!([]), "no parameter was fitted"),
             (

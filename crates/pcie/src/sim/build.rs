@@ -247,9 +247,10 @@ fn add_link(
         up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
         let [writes, completions] = above.p2p.limits();
         down.peer_gb_per_s = [writes, 0.0, completions];
-        // The root port joins completions from host memory that wait for the link.
-        down.joins = true;
     }
+    // A root port joins completions from host memory that wait for its link, whether the tree shows
+    // it as a node or not.
+    down.joins = matches!(above.kind, Kind::RootComplex | Kind::RootPort) && node.link.is_some();
     if node.kind == Kind::RootComplex {
         down.cut_bytes = node.p2p.tlp_bytes.unwrap_or(0);
     }

@@ -231,3 +231,27 @@ fn a_nic_takes_so_many_messages() {
     assert!((link / wire - 1.0).abs() < 0.01, "{link} {wire}");
     assert!(rate(3.0, &flows) <= 1.02 / 3.0);
 }
+
+/// A root port that the tree shows as a node has the same link as one that it does not show.
+#[test]
+fn a_root_ports_node_changes_no_rate() {
+    let tree = |port: &str, parent: &str| {
+        let text = format!(
+            "[[socket]]\nid = 's0'\n[[root_complex]]\nid = 'rc0'\nsocket = 's0'\n{port}\
+             [[gpu]]\nid = 'gpu0'\nparent = '{parent}'\n"
+        );
+        from_toml(&text).unwrap()
+    };
+    let shown = tree("[[root_port]]\nid = 'rp0'\nparent = 'rc0'\n", "rp0");
+    let hidden = tree("", "rc0");
+    let rate = |t: &Topology, by: Move| {
+        let id = |name: &str| t.find(name).unwrap();
+        let (from, to) = if by == Move::Read { ("s0", "gpu0") } else { ("gpu0", "s0") };
+        let flow = Flow { from: id(from), to: id(to), by };
+        simulate_flows(t, &Params::default(), &[flow]).unwrap()[0]
+    };
+    for by in [Move::Read, Move::Write] {
+        let [with, without] = [&shown, &hidden].map(|t| rate(t, by));
+        assert!((with / without - 1.0).abs() < 0.005, "{by:?}: {with} with it, {without} without");
+    }
+}

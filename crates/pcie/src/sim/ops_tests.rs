@@ -109,9 +109,9 @@ fn staging_at_both_ends_delivers_later() {
     let least = p.memory_ns / 2.0 + p.cpu_post_ns + 1000.0;
     assert!(far > near + least && far < near + least + 2500.0, "{near} {far}");
     assert!(later >= far && later > done, "{done} {far} {later}");
-    // Pieces follow each other: what the far GPU loads bounds the rate.
+    // Pieces follow each other: where the far link carries what the wire brings, no rate is lost.
     let ([.., one], [.., two]) = (at(1.0, 1 << 20), at(2.0, 1 << 20));
-    assert!(two < one && two > 10.0, "{one} {two}");
+    assert!((two / one - 1.0).abs() < 0.01 && one < 50.0, "{one} {two}");
 }
 
 #[test]

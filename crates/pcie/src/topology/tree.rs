@@ -34,9 +34,9 @@ impl Class {
             Self::Known(Distance::Pxb) => 1,
             Self::Known(Distance::Phb) => 2,
             Self::Known(Distance::Node) => 3,
-            Self::NodeOrSys => 4,
+            // What may be nearer than another socket comes before what is not.
+            Self::NodeOrSys | Self::Unknown => 4,
             Self::Known(Distance::Sys) => 5,
-            Self::Unknown => 6,
         }
     }
 

@@ -33,7 +33,8 @@ impl Round<'_> {
                 return self.end_all();
             }
             match self.begin_anew(connection)? {
-                // A fault that struck meanwhile: once more, or it is the device's end.
+                // A fault that struck meanwhile: once more, or it is the device's end. A script of these kinds
+                // strikes once, so this is not done for ever.
                 Err(error) if ended_by(kind, &error) && self.bed.struck() > struck => {
                     self.tally.resets += 1;
                 }
