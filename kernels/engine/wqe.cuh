@@ -234,7 +234,10 @@ struct place {
     bp_window w{};
     w.slots = f.slots;
     w.inband_seq0 = f.seq0;
-    const window_place at = place_of(w, ticket);
+    // The library's endpoints have a power of two of slots; another sender's window may have any number.
+    const bool is_power = (f.slots & (f.slots - 1)) == 0;
+    const window_place at =
+        is_power ? place_of(w, ticket) : window_place{(uint32_t)(ticket % f.slots), ticket / f.slots};
     sequence = f.line == BP_LINE_14_2 ? inband_sequence<line::d14s2>(w, at.lap)
                                       : inband_sequence<line::d12s4>(w, at.lap);
     slot = f.window + (uint64_t)at.slot * f.slot_bytes;

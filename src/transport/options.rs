@@ -17,7 +17,8 @@ use crate::nic::LineFormat;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Bytes of the window (push, staged); 128 KiB is what a ConnectX's MEMIC holds.
+    /// Bytes of the window (push, staged), of which the largest power of two of slots is used; 128 KiB is what a
+    /// ConnectX's MEMIC holds.
     pub window_bytes: u64,
     /// Bytes of a slot, a multiple of 64.
     pub slot_bytes: u32,

@@ -69,7 +69,7 @@ impl Rdma {
         };
         // What may be out at once: the ring, or the slots, which an in-band queue pair sends from
         // without passing through the ring.
-        let slots = window.as_ref().filter(|_| inband).map_or(0, |w| w.slots.next_power_of_two());
+        let slots = window.as_ref().filter(|_| inband).map_or(0, |w| w.slots);
         let attr = QpAttr {
             sq_blocks: options.sq_blocks,
             rq_wqes: options.receives,
@@ -167,7 +167,7 @@ impl Rdma {
         options: &Options,
         guard: &mut Undo,
     ) -> Result<WindowMem, Error> {
-        let slots = (options.window_bytes / u64::from(options.slot_bytes)) as u32;
+        let slots = 1u32 << (options.window_bytes / u64::from(options.slot_bytes)).ilog2();
         let bytes = slots as usize * options.slot_bytes as usize;
         let push = path.data() == Data::Push;
         let own = push && options.window_place == MemoryPlace::Auto;

@@ -22,7 +22,7 @@ BP_DEV void tell(const bp_qp& qp, uint64_t end) {
   if constexpr (P::order_v == order::strict) fence_before_doorbell<P::reach_v>();
   // Like NVSHMEM: the next index with ds 0. With libmlx5's way, the last WQE's control segment, the ringer would
   // have to read back other callers' WQEs.
-  const uint64_t bell = (uint64_t)be32(qp.qpn << 8) << 32 | be32(index << 8);
+  const uint64_t bell = (uint64_t)be32(qp.qpn << 8) << 32 | be32_index(index, 0);
   st_mmio(reinterpret_cast<uint64_t*>(qp.uar + BP_UAR_DOORBELL_OFFSET), bell);
 }
 
@@ -216,7 +216,7 @@ BP_DEV void ring_ready(const bp_qp& qp) {
 }
 
 // Exclusive: the words of `count` WQEs of `blocks` blocks each from `ticket` on, where they are needed. `marked` is the
-// state's word as take_room() read it.
+// state's word as with_room() read it.
 template <class P>
 BP_DEV void mark_exclusive(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_t blocks, uint64_t marked) {
   if (blocks == 1 && ticket >= marked) return;

@@ -276,22 +276,22 @@ BP_DEV uint32_t early_unit(Scope scope) {
   return L == line::d12s4 && is_thread_scope<Scope> ? header_units : scope.rank();
 }
 // That unit, if the payload is whole words: loaded while the caller waits for a ticket. Without a branch, see
-// take_room().
+// with_room().
 template <line L, class Scope>
 BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
   return unit_payload<L, true>(src, whole_words(src, bytes) ? bytes : 0, early_unit<L>(scope));
 }
 
-// A short payload of whole words by one thread, in 12+4 lines: the header fills the first three lines, and the payload
-// the rest, so that no word has to be selected: `early` its first three, `word(k)` the k-th. Nothing is written in a
-// scrub lap.
+// A payload of whole words by one thread, in 12+4 lines. A short one: the header fills the first three lines, and the
+// payload the rest, so that no word has to be selected; `early` its first three, `word(k)` the k-th. Any other one, and
+// each of a scrub lap, by `rest()`.
 constexpr uint32_t short_bytes = 48;
-template <class Word>
-BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u128& early, Word word) {
+template <class Word, class Rest>
+BP_DEV void write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u128& early, Word word, Rest rest) {
   const bp_window& win = qp.window;
   const window_place place = place_of(win, ticket);
   const uint32_t seq = inband_sequence<line::d12s4>(win, place.lap);
-  if (seq == 1 || w.bytes > short_bytes) return false;
+  if ((seq == 1) | (w.bytes > short_bytes)) return rest();
   const slot_header<true> header(w, ticket, qp.qpn);
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
   for (uint32_t i = 0; i < header_units; i++) {
@@ -302,7 +302,6 @@ BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u1
     const uint32_t k = at / 4;
     st_line(slot + header_units + at / 12, u128{{word(k), word(k + 1), word(k + 2), seq}});
   }
-  return true;
 }
 
 // Writes one slot. All threads of the scope take part; nothing is waited for.
@@ -316,9 +315,8 @@ BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tick
     }
     if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {
       const auto word = [&](uint32_t k) { return payload_u32(w.gather, 4 * k, w.bytes, true); };
-      if (write_short(qp, w, ticket, early, word)) return;
       // The general way begins with the first unit, which has no payload.
-      write_gathered<L, true, true>(qp, scope, w, ticket, unit_zero());
+      write_short(qp, w, ticket, early, word, [&] { write_gathered<L, true, true>(qp, scope, w, ticket, unit_zero()); });
       return;
     }
   }
@@ -332,11 +330,13 @@ BP_DEV void write_value(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
     const uint32_t k = first_word<L>(i) - inband_header_bytes / 4;  // wraps, and is no payload, for the header's words
     return u128{{value_word(w, k), value_word(w, k + 1), value_word(w, k + 2), value_word(w, k + 3)}};
   };
+  const auto lines = [&] { write_lines<L, true>(qp, scope, w, ticket, unit(scope.rank()), unit); };
   if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {
     const auto word = [&](uint32_t k) { return value_word(w, k); };
-    if (write_short(qp, w, ticket, unit(header_units), word)) return;
+    write_short(qp, w, ticket, unit(header_units), word, lines);
+  } else {
+    lines();
   }
-  write_lines<L, true>(qp, scope, w, ticket, unit(scope.rank()), unit);
 }
 
 }  // namespace bp

@@ -62,10 +62,11 @@ BP_DEV void write_message(const bp_endpoint& ep, Scope scope, const message& m, 
 }
 
 // The completion bits of the WQE that ends at `after`: the last one of a batch asks for a CQE, unless the caller wants
-// none, and each at the end of a credit period.
+// none, and each at the end of a credit period. A batch and a period are shorter than 2^32.
 BP_DEV uint32_t asks(const bp_qp& qp, uint64_t after, uint64_t last, uint32_t flags) {
-  const bool is_last = after == last && !(flags & unsignalled);
-  return is_last || (after & (qp.credit_period - 1)) == 0 ? (uint32_t)BP_CTRL_CQ_UPDATE : 0;
+  const uint32_t end = (uint32_t)after;
+  const bool is_last = end == (uint32_t)last && !(flags & unsignalled);
+  return is_last || (end & (qp.credit_period - 1)) == 0 ? (uint32_t)BP_CTRL_CQ_UPDATE : 0;
 }
 
 // Before the NIC is told anything: the CQE may come at once. By the leader.
@@ -81,17 +82,17 @@ BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const mess
                                   uint32_t flags, uint64_t* end) {
   const bp_qp& qp = ep.qp;
   if (!can_write_lines<P>(scope)) return BP_INVALID;
-  const tickets got = reserve_all<P>(qp, scope, 2, P::data_v == data::push);
-  if (got.status != BP_OK) return got.status;
-  const uint64_t first = got.first, last = first + 2;
-  if (scope.rank() == 0) note_asked<P>(qp, first, 2, flags);
-  if (end) *end = last;
-  write_message<P>(ep, scope, m, first, asks(qp, first + 1, last, flags));
-  wqe w = signal_wqe<P>(ep, signal_offset, op);
-  w.fm_ce_se |= asks(qp, last, last, flags);
-  write_posted<P, is_set<Op>>(qp, scope, w, first + 1);
-  send_slots<P>(qp, scope, got, 2, !(flags & defer_ring));
-  return BP_OK;
+  return with_tickets<P>(qp, scope, 2, P::data_v == data::push, [&](const tickets& got) {
+    const uint64_t first = got.first, last = first + 2;
+    if (scope.rank() == 0) note_asked<P>(qp, first, 2, flags);
+    if (end) *end = last;
+    write_message<P>(ep, scope, m, first, asks(qp, first + 1, last, flags));
+    wqe w = signal_wqe<P>(ep, signal_offset, op);
+    w.fm_ce_se |= asks(qp, last, last, flags);
+    write_posted<P, is_set<Op>>(qp, scope, w, first + 1);
+    send_slots<P>(qp, scope, got, 2, !(flags & defer_ring));
+    return BP_OK;
+  });
 }
 
 // The lowest `n` of the bits that are set.
@@ -113,16 +114,18 @@ BP_DEV bp_status_code post_lanes(const bp_qp& qp, Lanes lanes, bool takes_part, 
   for (uint32_t who = lanes.vote(takes_part), now; who != 0; who &= ~now) {
     now = bits_set(who) <= most ? who : lowest_bits(who, most);
     const uint32_t n = bits_set(now), options = now == who ? flags : (flags & ~(uint32_t)defer_ring) | unsignalled;
-    const tickets got = reserve_all<P>(qp, scope, n, slots);
+    const bp_status_code s = with_tickets<P>(qp, scope, n, slots, [&](const tickets& got) {
+      const uint64_t mine = got.first + bits_set(now & ((1u << lane()) - 1)), last = got.first + n;
+      if (scope.rank() == 0) note_asked<P>(qp, got.first, n, options);
+      if ((now >> lane() & 1) != 0) {
+        write(mine, asks(qp, mine + 1, last, options));
+        if (end) *end = mine + 1;
+      }
+      send_slots<P>(qp, scope, got, n, !(options & defer_ring));
+      return BP_OK;
+    });
     // A lane whose message went before is well.
-    if (got.status != BP_OK) return (who >> lane() & 1) != 0 ? got.status : BP_OK;
-    const uint64_t mine = got.first + bits_set(now & ((1u << lane()) - 1)), last = got.first + n;
-    if (scope.rank() == 0) note_asked<P>(qp, got.first, n, options);
-    if ((now >> lane() & 1) != 0) {
-      write(mine, asks(qp, mine + 1, last, options));
-      if (end) *end = mine + 1;
-    }
-    send_slots<P>(qp, scope, got, n, !(options & defer_ring));
+    if (s != BP_OK) return (who >> lane() & 1) != 0 ? s : BP_OK;
   }
   return BP_OK;
 }
@@ -181,16 +184,16 @@ template <class P, class Scope, class List>
 BP_DEV bp_status_code post_batch(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags,
                                  uint64_t* end) {
   const bp_qp& qp = ep.qp;
-  const tickets got = reserve_all<P>(qp, scope, n, P::data_v == data::push);
-  if (got.status != BP_OK) return got.status;
-  const uint64_t first = got.first, last = first + n;
-  if (scope.rank() == 0) note_asked<P>(qp, first, n, flags);
-  if (end) *end = last;
-  for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
-    write_message<P>(ep, part, list(i), first + i, asks(qp, first + i + 1, last, flags));
+  return with_tickets<P>(qp, scope, n, P::data_v == data::push, [&](const tickets& got) {
+    const uint64_t first = got.first, last = first + n;
+    if (scope.rank() == 0) note_asked<P>(qp, first, n, flags);
+    if (end) *end = last;
+    for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
+      write_message<P>(ep, part, list(i), first + i, asks(qp, first + i + 1, last, flags));
+    });
+    send_slots<P>(qp, scope, got, n, !(flags & defer_ring));
+    return BP_OK;
   });
-  send_slots<P>(qp, scope, got, n, !(flags & defer_ring));
-  return BP_OK;
 }
 
 // Any number of messages, all of which the caller has looked at: half a window (a ring) at a time.

@@ -422,6 +422,15 @@ BP_DEV uint32_t be32(uint32_t v) {
 #endif
 }
 
+// be32((index & 0xffff) << 8 | low): a WQE's index and, below it, its opcode.
+BP_DEV uint32_t be32_index(uint32_t index, uint32_t low) {
+#if defined(__CUDACC__)
+  return __byte_perm(index, low, 0x4015);  // one instruction; `low` has one byte
+#else
+  return be32((index & 0xffff) << 8 | low);
+#endif
+}
+
 // Time since `begin`; 0 if the clock was set back meanwhile.
 BP_DEV uint64_t elapsed_ns(uint64_t begin) {
   const uint64_t now = now_ns();

@@ -58,9 +58,8 @@ BP_DEV void write_posted(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ti
   }
 }
 
-// Result of a reservation.
+// Tickets that a scope has got.
 struct tickets {
-  bp_status_code status;
   uint64_t first;
   bool idle;        // no other ticket is outstanding
   bool alone;       // shared: see ticket_word()
@@ -79,36 +78,45 @@ BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool s
 }
 
 // What an exclusive caller reads before it takes tickets, loaded ahead. All threads of its scope read it and see the
-// same values: the leader changes these words only between the sync in take_room() and the one that ends its verb.
+// same values: the leader changes these words only between the sync in with_room() and the one that ends its verb.
 template <class P>
 BP_DEV room room_ahead([[maybe_unused]] const bp_qp& qp) {
   if constexpr (P::shared) return {};
   return load_room<P>(qp);
 }
 
-// Takes tickets for the whole scope.
-template <class P, class Scope>
-BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [[maybe_unused]] const room& r) {
-  uint64_t word;
+// Takes `n` tickets for the whole scope, and calls `body(got)`; or returns why there are none. `r`: room_ahead().
+template <class P, class Scope, class Body>
+BP_DEV bp_status_code with_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [[maybe_unused]] const room& r,
+                                Body body) {
+  tickets got = {r.next, r.next == r.done, false, r.marked};
+  bool there = false;
   if constexpr (!P::shared) {
     // There is room as a rule, and no thread needs to be told. No branch separates the loads from their use: ptxas
     // would make them wait there for everything in flight, a payload that was loaded ahead included.
-    const bool there = (r.error == BP_OK) & (r.next + n <= r.done + ticket_limit<P>(qp, slots));
+    there = (r.error == BP_OK) & (r.next + n <= r.done + ticket_limit<P>(qp, slots));
     scope.sync();
-    if (there) {
-      if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
-      return {BP_OK, r.next, r.next == r.done, false, r.marked};
-    }
-    // Out of line: the usual case stays one short piece of code.
-    word = reserve_word_cold<P>(qp, scope, n, slots);
-  } else {
-    word = reserve_word<P>(qp, scope, n, slots);
   }
-  return {word_status(word), word >> 8, word_idle(word), word_alone(word), r.marked};
+  if (there) {
+    if constexpr (!P::shared) {
+      if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
+    }
+  } else {
+    uint64_t word;
+    if constexpr (P::shared) {
+      word = reserve_word<P>(qp, scope, n, slots);
+    } else {
+      // Out of line: the usual case stays one short piece of code, which does not look at a status.
+      word = reserve_word_cold<P>(qp, scope, n, slots);
+    }
+    if (word_status(word) != BP_OK) return word_status(word);
+    got = {word >> 8, word_idle(word), word_alone(word), r.marked};
+  }
+  return body(got);
 }
-template <class P, class Scope>
-BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
-  return take_room<P>(qp, scope, n, slots, room_ahead<P>(qp));
+template <class P, class Scope, class Body>
+BP_DEV bp_status_code with_tickets(const bp_qp& qp, Scope scope, uint32_t n, bool slots, Body body) {
+  return with_room<P>(qp, scope, n, slots, room_ahead<P>(qp), body);
 }
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it. `by_blueflame`: false where a path of
@@ -126,51 +134,51 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
   }
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
-  const tickets got = reserve_all<P>(qp, scope, blocks, P::inband);
-  if (got.status != BP_OK) return got.status;
-  const uint64_t ticket = got.first;
-  const uint64_t after = ticket + blocks;
-  const bool signal = !(flags & unsignalled) ||
-                      last_credit_end(qp, ticket, blocks) > ticket;
-  if (signal) {
-    w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
-    // Before the NIC is told anything: the CQE may come at once.
-    if (scope.rank() == 0) note_signalled<P>(qp, after);
-  }
-  if constexpr (!inline_v) {
-    if (scope.rank() == 0 && w.fetches) note_fetch<P>(qp, after);
-  }
-  if (end) *end = after;
-  if constexpr (P::inband) {
-    write_posted<P, inline_v>(qp, scope, w, ticket);
-  } else if constexpr (P::kick_v == kick::blueflame) {
-    // Idle and small enough: the whole WQE goes into the UAR. (An immediate needs ctrl.imm.)
-    if (by_blueflame && got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
-      if (scope.rank() == 0) {
-        mark_exclusive<P>(qp, ticket, 1, blocks, got.marked);
-        store_state<P>(&state_of(qp)->rung, after);
-      }
-      if constexpr (P::order_v == order::strict) {
-        store_wqe<inline_v>(qp, scope, w, ticket);
-        scope.sync();
-        blueflame_strict<P, inline_v>(qp, scope, w, ticket);
-        scope.sync();  // as below
+  return with_tickets<P>(qp, scope, blocks, P::inband, [&](const tickets& got) {
+    const uint64_t ticket = got.first;
+    const uint64_t after = ticket + blocks;
+    const bool signal = !(flags & unsignalled) ||
+                        last_credit_end(qp, ticket, blocks) > ticket;
+    if (signal) {
+      w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+      // Before the NIC is told anything: the CQE may come at once.
+      if (scope.rank() == 0) note_signalled<P>(qp, after);
+    }
+    if constexpr (!inline_v) {
+      if (scope.rank() == 0 && w.fetches) note_fetch<P>(qp, after);
+    }
+    if (end) *end = after;
+    if constexpr (P::inband) {
+      write_posted<P, inline_v>(qp, scope, w, ticket);
+    } else if constexpr (P::kick_v == kick::blueflame) {
+      // Idle and small enough: the whole WQE goes into the UAR. (An immediate needs ctrl.imm.)
+      if (by_blueflame && got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
+        if (scope.rank() == 0) {
+          mark_exclusive<P>(qp, ticket, 1, blocks, got.marked);
+          store_state<P>(&state_of(qp)->rung, after);
+        }
+        if constexpr (P::order_v == order::strict) {
+          store_wqe<inline_v>(qp, scope, w, ticket);
+          scope.sync();
+          blueflame_strict<P, inline_v>(qp, scope, w, ticket);
+          scope.sync();  // as below
+          return BP_OK;
+        }
+        // A gathered payload lies elsewhere and must be visible first; an inline one travels in the store.
+        if constexpr (!inline_v) {
+          scope.sync();
+          if (scope.rank() == 0) fence_before_doorbell<P::reach_v>();
+          scope.sync();
+        }
+        blueflame_store<inline_v>(qp, scope, w, ticket);
+        scope.sync();  // all threads have read the payload: any of them may write it again
         return BP_OK;
       }
-      // A gathered payload lies elsewhere and must be visible first; an inline one travels in the store.
-      if constexpr (!inline_v) {
-        scope.sync();
-        if (scope.rank() == 0) fence_before_doorbell<P::reach_v>();
-        scope.sync();
-      }
-      blueflame_store<inline_v>(qp, scope, w, ticket);
-      scope.sync();  // all threads have read the payload: any of them may write it again
-      return BP_OK;
     }
-  }
-  if constexpr (!P::inband) store_wqe<inline_v>(qp, scope, w, ticket);
-  publish<P>(qp, scope, ticket, 1, blocks, got.marked, got.alone, !(flags & defer_ring));
-  return BP_OK;
+    if constexpr (!P::inband) store_wqe<inline_v>(qp, scope, w, ticket);
+    publish<P>(qp, scope, ticket, 1, blocks, got.marked, got.alone, !(flags & defer_ring));
+    return BP_OK;
+  });
 }
 template <class P, bool inline_v, class Scope>
 BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, const wqe& w, uint32_t flags, uint64_t* end,

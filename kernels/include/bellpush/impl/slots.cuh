@@ -67,18 +67,18 @@ BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scop
   const bp_qp& qp = ep.qp;
   wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
   w.bytes = bytes;
-  const tickets got = take_room<P>(qp, scope, 1, true, r);
-  if (got.status != BP_OK) return got.status;
-  const uint64_t ticket = got.first;
-  if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
-    w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
-    // Before the slot is written: the CQE may come at once.
-    if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
-  }
-  if (end) *end = ticket + 1;
-  fill(w, ticket);
-  send_slots<P>(qp, scope, got, 1, !(flags & defer_ring));
-  return BP_OK;
+  return with_room<P>(qp, scope, 1, true, r, [&](const tickets& got) {
+    const uint64_t ticket = got.first;
+    if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
+      w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+      // Before the slot is written: the CQE may come at once.
+      if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
+    }
+    if (end) *end = ticket + 1;
+    fill(w, ticket);
+    send_slots<P>(qp, scope, got, 1, !(flags & defer_ring));
+    return BP_OK;
+  });
 }
 
 template <class P, class Scope>
@@ -124,34 +124,35 @@ BP_DEV_COLD bp_status_code put_slots(bp_endpoint ep, Scope scope, uint32_t capac
   while (bytes > 0) {
     const uint64_t chunks = (bytes + capacity - 1) / capacity;
     const uint32_t n = chunks < batch ? (uint32_t)chunks : batch;
-    const tickets got = reserve_all<P>(qp, scope, n, true);
-    if (got.status != BP_OK) return got.status;
-    const uint64_t ticket = got.first;
     const bool last_batch = n == chunks;
     const uint64_t batch_bytes = last_batch ? bytes : (uint64_t)n * capacity;
-    const uint64_t after = ticket + n;
     const bool signal_last = last_batch && !(flags & unsignalled);
-    if (scope.rank() == 0) {
-      // Before a slot is written: the CQE may come at once.
-      const uint64_t top = signal_last ? after : last_credit_end(qp, ticket, n);
-      if (top > ticket) note_signalled<P>(qp, top);
-    }
-    for_each_part(scope, n, [&](auto part, uint32_t c) {
-      const uint64_t at = (uint64_t)c * capacity;
-      wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote + at, ep.remote_rkey);
-      w.bytes = (uint32_t)(batch_bytes - at < capacity ? batch_bytes - at : capacity);
-      if ((signal_last && c == n - 1) || ((ticket + c + 1) & (qp.credit_period - 1)) == 0) {
-        w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+    const bp_status_code s = with_tickets<P>(qp, scope, n, true, [&](const tickets& got) {
+      const uint64_t ticket = got.first, after = ticket + n;
+      if (scope.rank() == 0) {
+        // Before a slot is written: the CQE may come at once.
+        const uint64_t top = signal_last ? after : last_credit_end(qp, ticket, n);
+        if (top > ticket) note_signalled<P>(qp, top);
       }
-      u128 early = unit_zero();
-      if constexpr (P::inband) early = early_payload<P::line_v>(part, src + at, w.bytes);
-      fill_slot<P>(qp, part, w, src + at, ticket + c, early);
+      for_each_part(scope, n, [&](auto part, uint32_t c) {
+        const uint64_t at = (uint64_t)c * capacity;
+        wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote + at, ep.remote_rkey);
+        w.bytes = (uint32_t)(batch_bytes - at < capacity ? batch_bytes - at : capacity);
+        if ((signal_last && c == n - 1) || ((ticket + c + 1) & (qp.credit_period - 1)) == 0) {
+          w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+        }
+        u128 early = unit_zero();
+        if constexpr (P::inband) early = early_payload<P::line_v>(part, src + at, w.bytes);
+        fill_slot<P>(qp, part, w, src + at, ticket + c, early);
+      });
+      send_slots<P>(qp, scope, got, n, !(last_batch && (flags & defer_ring)));
+      if (end) *end = after;
+      return BP_OK;
     });
-    send_slots<P>(qp, scope, got, n, !(last_batch && (flags & defer_ring)));
+    if (s != BP_OK) return s;
     remote += batch_bytes;
     src += batch_bytes;
     bytes -= batch_bytes;
-    if (end) *end = after;
   }
   return BP_OK;
 }

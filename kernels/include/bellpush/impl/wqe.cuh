@@ -61,7 +61,7 @@ BP_DEV uint32_t payload_u32(uint64_t src, uint32_t offset, uint32_t bytes, bool 
 
 BP_DEV u128 unit_ctrl(const wqe& w, uint64_t index, uint32_t qpn) {
   u128 u;
-  u.w[0] = be32((uint32_t)(index & 0xffff) << 8 | w.opcode);
+  u.w[0] = be32_index((uint32_t)index, w.opcode);
   u.w[1] = be32(qpn << 8 | w.ds);
   u.w[2] = w.fm_ce_se << 24;  // little-endian word: signature 0, stream 0, fm_ce_se in byte 11
   u.w[3] = be32(w.imm);
@@ -110,25 +110,30 @@ BP_DEV uint32_t inline_word(const wqe& w, uint32_t k, bool words) {
   return w.is_value ? value_word(w, k - 1) : payload_u32(w.gather, (k - 1) * 4, w.bytes, words);
 }
 
-// 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself.
+// 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself. Where lanes of a warp build a
+// unit each, they select among all units' words: cheaper than lanes that diverge, whose parts run one after the other.
+BP_DEV u128 select_unit(bool first, const u128& a, const u128& b) {
+  u128 v;
+  for (uint32_t i = 0; i < 4; i++) v.w[i] = first ? a.w[i] : b.w[i];
+  return v;
+}
 template <bool inline_v>
 BP_DEV u128 wqe_unit(const wqe& w, uint32_t u, uint64_t index, uint32_t qpn) {
-  if (u == 0) return unit_ctrl(w, index, qpn);
-  if (u >= w.ds) return unit_zero();
-  if (u == 1) return unit_pair(w.raddr, w.rkey);
+  const u128 head = select_unit(u == 0, unit_ctrl(w, index, qpn), unit_pair(w.raddr, w.rkey));
+  u128 rest;
   if constexpr (inline_v) {
-    u128 v;
-    for (uint32_t i = 0; i < 4; i++) v.w[i] = inline_word(w, (u - 2) * 4 + i, ((w.gather | w.bytes) & 3) == 0);
-    return v;
+    if (u < 2) return head;
+    for (uint32_t i = 0; i < 4; i++) rest.w[i] = inline_word(w, (u - 2) * 4 + i, ((w.gather | w.bytes) & 3) == 0);
   } else {
-    if (u == 2 && is_atomic(w)) return unit_atomic(w.swap_add, w.compare);
-    return unit_data(w.bytes, w.lkey, w.gather);
+    const u128 data = unit_data(w.bytes, w.lkey, w.gather);
+    rest = select_unit(u == 2 && is_atomic(w), unit_atomic(w.swap_add, w.compare), data);
   }
+  return select_unit(u < w.ds, select_unit(u < 2, head, rest), unit_zero());
 }
 
-// The SQ's unit `u` of the WQE at `index`; a WQE may run over the ring's end.
+// The SQ's unit `u` of the WQE at `index`; a WQE may run over the ring's end. A ring has at most 2^15 blocks.
 BP_DEV u128* sq_unit(const bp_qp& qp, uint64_t index, uint32_t u) {
-  uint64_t unit = (index * 4 + u) & ((uint64_t)sq_blocks(qp) * 4 - 1);
+  const uint32_t unit = ((uint32_t)index * 4 + u) & (sq_blocks(qp) * 4 - 1);
   return reinterpret_cast<u128*>(qp.sq) + unit;
 }
 
