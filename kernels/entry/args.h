@@ -30,6 +30,7 @@ enum bp_op {
   BP_VERB_SIGNAL_IMM = 21,
   BP_VERB_PUT_BLOCKS = 22,
   BP_VERB_PUT_SIGNAL_BLOCKS = 23,
+  BP_VERB_PUT_VECTOR = 24,
 };
 enum bp_scope { BP_SCOPE_THREAD = 0, BP_SCOPE_WARP = 1, BP_SCOPE_BLOCK = 2 };
 
@@ -52,7 +53,8 @@ struct bp_op_args {
   uint64_t value;          // atomics, signal; test: ticket; put_lanes: a warp's active lanes; put_batch: messages;
                            // put_value: the first 8 bytes; wait_within, wait_local: ticket
   uint64_t compare;        // put_lanes: bytes that each lane puts more than the lane before it; put_value: the last 8;
-                           // put_within, wait_within: the bound in ns; put_blocks: address of the blocks' state
+                           // put_within, wait_within: the bound in ns; put_blocks: address of the blocks' state;
+                           // put_vector: address of the list
   uint64_t signal_offset;
   uint64_t status;         // uint32_t a caller: first status that was not BP_OK
   uint32_t quiet_after;    // each caller calls quiet at its end

@@ -50,6 +50,9 @@ BP_CALL count_tickets(const bp_op_args& a, Scope scope, void* local) {
   if (scope.rank() == 0) words[0] = bp::posted<P>(a.ep);
   return BP_OK;
 }
+BP_CALL put_vector(const bp_op_args& a, Scope scope) {
+  return bp::put_vector<P>(a.ep, scope, (uint32_t)a.value, reinterpret_cast<const bp::message*>(a.compare), a.flags);
+}
 BP_CALL quiet(const bp_op_args& a, Scope scope) { return bp::quiet<P>(a.ep, scope); }
 BP_CALL wait(const bp_op_args& a, Scope scope, uint64_t end) { return bp::wait<P>(a.ep, scope, end); }
 BP_CALL put_by_blocks(const bp_op_args& a, Scope who, uint32_t n, uint64_t* end) {
@@ -75,6 +78,7 @@ BP_DEV bp_status_code call(const bp_op_args& a, Scope scope, uint64_t call_index
     case BP_VERB_FENCE: return fence<P>(a, scope, local);
     case BP_VERB_PUT_IMM: return put_imm<P>(a, scope, remote, local);
     case BP_VERB_SIGNAL_IMM: return signal_imm<P>(a, scope, remote);
+    case BP_VERB_PUT_VECTOR: return put_vector<P>(a, scope);
     case BP_VERB_COUNT_TICKETS: return count_tickets<P>(a, scope, local);
     default: return BP_INVALID;
   }

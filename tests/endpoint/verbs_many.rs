@@ -295,3 +295,31 @@ fn batches_are_posted_whole_or_refused() {
         assert_same(&read(&pair.dst, 0, 4096), &sent, kernel);
     }
 }
+
+/// Messages of a list in the GPU's memory: of any length, from anywhere to anywhere.
+#[test]
+fn lists_in_memory_arrive_whatever_is_in_them() {
+    const DATA: usize = 4096;
+    let bed = TestBed::fibres();
+    for (name, kernel) in kernels(&bed).filter(|(name, _)| *name != "pull/blueflame") {
+        let kernel = &kernel.replace("verb", "extra");
+        for n in [1, 9, 61] {
+            let pair = bed.pair(path(name), 2 * DATA, slots(16));
+            let sent = pattern(46, DATA);
+            pair.src.write(0, &sent).unwrap();
+            let message = |i: usize| (i * 23 % n * 64, (i * 29 + 5) % 4000, 1 + i * 7 % 48);
+            let of = |(to, from, bytes)| [to as u64, pair.src.addr() + from as u64, bytes as u64];
+            let list: Vec<[u64; 3]> = (0..n).map(|i| of(message(i))).collect();
+            pair.src.write(DATA, bytemuck::cast_slice(&list)).unwrap();
+            let mut call = op(&pair, Verb::PutVector, Scope::Block, 0);
+            (call.value, call.compare) = (n as u64, pair.src.addr() + DATA as u64);
+            call.quiet_after = 1;
+            assert_eq!(bed.launch(kernel, (1, 32), call), [OK], "{kernel}, {n}");
+            let mut wanted = vec![0; 2 * DATA];
+            for (to, from, bytes) in (0..n).map(message) {
+                wanted[to..to + bytes].copy_from_slice(&sent[from..from + bytes]);
+            }
+            assert_same(&read(&pair.dst, 0, 2 * DATA), &wanted, &format!("{kernel}, {n}"));
+        }
+    }
+}

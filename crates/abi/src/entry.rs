@@ -57,6 +57,8 @@ pub enum Verb {
     PutBlocks = 22,
     /// `bp::put_signal` of `blocks_scope` and `signal_add`.
     PutSignalBlocks = 23,
+    /// `bp::put_vector` of `value` messages, whose list lies at `compare`.
+    PutVector = 24,
 }
 
 /// `enum bp_scope`: the group of threads that makes one call.
@@ -100,7 +102,8 @@ pub struct OpArgs {
     /// call of `PutBatch`; the first 8 bytes of `PutValue`; ticket of `WaitWithin` and `WaitLocal`.
     pub value: u64,
     /// Compare operand; bytes that each lane of `PutLanes` puts more than the lane before it; the last 8 of `PutValue`;
-    /// nanoseconds of `PutWithin` and `WaitWithin`; address of a `bp::blocks_state` of `PutBlocks`.
+    /// nanoseconds of `PutWithin` and `WaitWithin`; address of a `bp::blocks_state` of `PutBlocks`,
+    /// of the list of `PutVector`.
     pub compare: u64,
     /// Offset of the signal word in the peer's region.
     pub signal_offset: u64,
