@@ -190,6 +190,7 @@ BP_ASSERT_SIZE(bp_link_exchange_state, 24);
 enum {
   BP_POST_REMOTE_BYTES = 1 << 16,  // of the peer's region, which nobody reaches
   BP_POST_SRC_BYTES = 1 << 12,     // of the local region
+  BP_POST_WORDS = 32,              // signal words that are waited for together
 };
 
 // What `bellpush bench --post` measures: posts on queue pairs that were filled by hand and that no NIC reads. Message m
@@ -201,11 +202,12 @@ struct bp_post_args {
   uint64_t src;            // start of the local region
   uint64_t results;        // one struct bp_post_result per block, zeroed
   uint64_t arrived;        // uint64_t, zeroed: blocks that are there
+  uint64_t list;           // bp::message of each message that differs; behind them room for BP_POST_WORDS uint32_t
   uint64_t limit_ns;       // bound of the wait for the other blocks
   uint32_t calls;          // calls by each caller
   uint32_t one_qp;         // 1: all blocks post on queue pair 0; 0: block b posts on queue pair b
 };
-BP_ASSERT_SIZE(bp_post_args, 240);
+BP_ASSERT_SIZE(bp_post_args, 248);
 
 struct bp_post_result {
   uint32_t status;         // BP_OK, or the highest status of any call of the block

@@ -106,6 +106,45 @@ BP_DEV void values(const bp_post_args& a) {
   });
 }
 
+// The same with a bound of its own.
+template <class P>
+BP_DEV void bounded(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::put<P>(bp::within(ep, a.limit_ns), scope, remote_of(m), source(a, m), put_bytes);
+  });
+}
+
+// Immediates of the message's number: with 64 bytes, and alone at the peer's first byte.
+template <class P>
+BP_DEV void immediates(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::put_imm<P>(ep, scope, remote_of(m), source(a, m), put_bytes, m);
+  });
+}
+struct imm {
+  BP_DEV bp::signal_imm operator()(uint32_t m) const { return {m}; }
+};
+
+// What brings data here: reads, and the old values of words to which 1 is added, or which become m + 1 if they are m.
+template <class P>
+BP_DEV void gets(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::get<P>(ep, scope, const_cast<void*>(source(a, m)), remote_of(m), put_bytes);
+  });
+}
+template <class P>
+BP_DEV void additions(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::fetch_add<P>(ep, scope, remote_of(m), 1, const_cast<void*>(source(a, m)));
+  });
+}
+template <class P>
+BP_DEV void swaps(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::compare_swap<P>(ep, scope, remote_of(m), m, m + 1, const_cast<void*>(source(a, m)));
+  });
+}
+
 // Puts that do not wait for room.
 template <class P>
 BP_DEV void tries(const bp_post_args& a) {
@@ -124,6 +163,36 @@ template <class P>
 BP_DEV void waits(const bp_post_args& a) {
   each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) {
     return bp::wait<P>(ep, scope, 0);
+  });
+}
+template <class P>
+BP_DEV void tests(const bp_post_args& a) {
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) {
+    return bp::test<P>(ep, scope, 0);
+  });
+}
+template <class P>
+BP_DEV void fences(const bp_post_args& a) {
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) { return bp::fence<P>(scope, ep); });
+}
+
+// Waits for words that are all there.
+enum class of { all, any, some };
+template <class Scope, of W>
+BP_DEV void watches(const bp_post_args& a) {
+  each<Scope, at::argument>(a, [&](const bp_endpoint& ep, Scope scope, uint32_t) {
+    const uint64_t* words = reinterpret_cast<const uint64_t*>(a.src);
+    uint32_t found = 0;
+    if constexpr (W == of::all) {
+      return bp::wait_signal_all(ep, scope, words, BP_POST_WORDS, 1);
+    } else if constexpr (W == of::any) {
+      const bp_status_code s = bp::wait_signal_any(ep, scope, words, BP_POST_WORDS, 1, &found);
+      return found == 0 ? s : BP_PENDING;
+    } else {
+      uint32_t* indices = reinterpret_cast<uint32_t*>(a.list + messages * sizeof(bp::message));
+      const bp_status_code s = bp::wait_signal_some(ep, scope, words, BP_POST_WORDS, 1, indices, &found);
+      return found == BP_POST_WORDS ? s : BP_PENDING;
+    }
   });
 }
 
@@ -171,6 +240,21 @@ BP_DEV void batches(const bp_post_args& a) {
     return bp::put_batch<P>(ep, scope, batch, list, bp::none, nullptr);
   });
 }
+// The same batches as rows of one array, and as a list in memory.
+template <class P, class Scope>
+BP_DEV void strided(const bp_post_args& a) {
+  each<Scope, at::argument>(a, [&](const bp_endpoint& ep, Scope scope, uint32_t call) {
+    const uint32_t m = call * batch;
+    return bp::put_strided<P>(ep, scope, batch, remote_of(m), 64, source(a, m), 64, put_bytes);
+  });
+}
+template <class P, class Scope>
+BP_DEV void vectors(const bp_post_args& a) {
+  each<Scope, at::argument>(a, [&](const bp_endpoint& ep, Scope scope, uint32_t call) {
+    const bp::message* list = reinterpret_cast<const bp::message*>(a.list) + call * batch % messages;
+    return bp::put_vector<P>(ep, scope, batch, list);
+  });
+}
 
 }  // namespace
 
@@ -204,6 +288,17 @@ BP_KERNEL(bp_post_try_shared, bp_post_args) { tries<shared>(args); }
 BP_KERNEL(bp_post_test_signal, bp_post_args) { looks(args); }
 BP_KERNEL(bp_post_wait, bp_post_args) { waits<own>(args); }
 BP_KERNEL(bp_post_wait_shared, bp_post_args) { waits<shared>(args); }
+BP_KERNEL(bp_post_bounded, bp_post_args) { bounded<own>(args); }
+BP_KERNEL(bp_post_imm, bp_post_args) { immediates<own>(args); }
+BP_KERNEL(bp_post_imm_alone, bp_post_args) { signals<own, imm>(args); }
+BP_KERNEL(bp_post_get, bp_post_args) { gets<own>(args); }
+BP_KERNEL(bp_post_fetch_add, bp_post_args) { additions<own>(args); }
+BP_KERNEL(bp_post_compare_swap, bp_post_args) { swaps<own>(args); }
+BP_KERNEL(bp_post_test, bp_post_args) { tests<own>(args); }
+BP_KERNEL(bp_post_fence, bp_post_args) { fences<own>(args); }
+BP_KERNEL(bp_post_watch_all, bp_post_args) { watches<warp, of::all>(args); }
+BP_KERNEL(bp_post_watch_any, bp_post_args) { watches<warp, of::any>(args); }
+BP_KERNEL(bp_post_watch_some, bp_post_args) { watches<warp, of::some>(args); }
 BP_KERNEL(bp_post_inline, bp_post_args) { inlines<own>(args); }
 BP_KERNEL(bp_post_inline_system, bp_post_args) { inlines<own_system>(args); }
 
@@ -220,12 +315,15 @@ BP_KERNEL(bp_post_deferred_thread, bp_post_args) { deferred<own, thread>(args); 
 BP_KERNEL(bp_post_deferred_warp, bp_post_args) { deferred<own, warp>(args); }
 BP_KERNEL(bp_post_deferred_shared, bp_post_args) { deferred_by_lanes<shared>(args); }
 
-// Indented until the verbs are there: build.rs takes every line that begins with BP_KERNEL for an entry point.
 BP_KERNEL(bp_post_lanes_shared, bp_post_args) { by_lanes<shared>(args); }
 BP_KERNEL(bp_post_lanes_shared_copied, bp_post_args) { by_lanes<shared, at::copied>(args); }
 BP_KERNEL(bp_post_lanes_inband, bp_post_args) { by_lanes<shared_inband>(args); }
 BP_KERNEL(bp_post_batch_thread, bp_post_args) { batches<own, thread>(args); }
 BP_KERNEL(bp_post_batch_warp, bp_post_args) { batches<own, warp>(args); }
+BP_KERNEL(bp_post_strided_thread, bp_post_args) { strided<own, thread>(args); }
+BP_KERNEL(bp_post_strided_warp, bp_post_args) { strided<own, warp>(args); }
+BP_KERNEL(bp_post_vector_thread, bp_post_args) { vectors<own, thread>(args); }
+BP_KERNEL(bp_post_vector_warp, bp_post_args) { vectors<own, warp>(args); }
 BP_KERNEL(bp_post_batch_warp_copied, bp_post_args) { batches<own, warp, at::copied>(args); }
 BP_KERNEL(bp_post_batch_shared_thread, bp_post_args) { batches<shared, thread>(args); }
 BP_KERNEL(bp_post_batch_shared_warp, bp_post_args) { batches<shared, warp>(args); }

@@ -10,6 +10,7 @@ namespace post {
 
 constexpr uint32_t batch = 32;       // puts that one doorbell rings for, in rows of batches
 constexpr uint32_t put_bytes = 64;   // of a pull, whose payload stays where it is
+constexpr uint32_t messages = BP_POST_REMOTE_BYTES / 64;  // that differ
 constexpr uint32_t small_bytes = 8;  // of an inline or in-band put, whose payload travels
 
 BP_DEV uint64_t remote_of(uint32_t message) { return (uint64_t)message * 64 & (BP_POST_REMOTE_BYTES - 1); }

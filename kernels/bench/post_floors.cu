@@ -42,7 +42,9 @@ BP_DEV void store_unit(const bp_post_args& a, const bp_endpoint& ep, uint32_t in
   bp::st_unit(bp::sq_unit(ep.qp, index, u), bp::wqe_unit<false>(wqe_of(a, ep, index, put_bytes), u, index, ep.qp.qpn));
 }
 BP_DEV void store_wqe(const bp_post_args& a, const bp_endpoint& ep, uint32_t index) {
-  for (uint32_t u = 0; u < 4; u++) store_unit(a, ep, index, u);
+  const bp::wqe w = wqe_of(a, ep, index, put_bytes);
+  bp::u128* block = bp::sq_unit(ep.qp, index, 0);
+  for (uint32_t u = 0; u < 4; u++) bp::st_unit(block + u, bp::wqe_unit<false>(w, u, index, ep.qp.qpn));
 }
 
 template <class Body>

@@ -317,6 +317,8 @@ pub struct LinkExchangeState {
 pub const POST_REMOTE_BYTES: usize = 1 << 16;
 /// Bytes of its local region.
 pub const POST_SRC_BYTES: usize = 1 << 12;
+/// Signal words that are waited for together.
+pub const POST_WORDS: usize = 32;
 
 /// `struct bp_post_args`: posts on queue pairs that were filled by hand and that no NIC reads.
 ///
@@ -336,6 +338,9 @@ pub struct PostArgs {
     pub results: u64,
     /// A zeroed `u64`: blocks that are there.
     pub arrived: u64,
+    /// A `bp::message` (three `u64`: offset, address, bytes) of each message that differs; behind them room for
+    /// [`POST_WORDS`] `u32`.
+    pub list: u64,
     /// Bound of the wait for the other blocks, ns.
     pub limit_ns: u64,
     /// Calls by each caller.
@@ -403,6 +408,6 @@ const _: () = {
     assert!(size_of::<LinkFlagArgs>() == 40);
     assert!(size_of::<LinkExchangeArgs>() == 64);
     assert!(size_of::<LinkExchangeState>() == 24);
-    assert!(size_of::<PostArgs>() == 240);
+    assert!(size_of::<PostArgs>() == 248);
     assert!(size_of::<PostResult>() == 32);
 };

@@ -38,6 +38,16 @@ pub enum What {
     SetAlone,
     /// RDMA WRITEs of 8 bytes within the WQE.
     Inline,
+    /// RDMA WRITEs of 64 bytes with an immediate, the message's number.
+    Imm,
+    /// The same of no bytes, to the peer's first.
+    ImmAlone,
+    /// RDMA READs of 64 bytes.
+    Get,
+    /// Additions of 1 whose old value is fetched.
+    FetchAdd,
+    /// Swaps of the message's number for the next one, if it is there.
+    CompareSwap,
     /// Slots with 8 bytes.
     Inband,
     /// Nothing.
@@ -50,7 +60,7 @@ impl What {
         match self {
             Self::Nothing => 0,
             Self::Signal | Self::PutSet => 2,
-            Self::Put | Self::AddAlone | Self::SetAlone | Self::Inline | Self::Inband => 1,
+            _ => 1,
         }
     }
 }
@@ -177,7 +187,10 @@ const fn case(
 }
 
 use Place::{Ggh, Hhh, Window};
-use What::{AddAlone, Inband, Inline, Nothing, Put, PutSet, SetAlone, Signal};
+use What::{
+    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, Inline, Nothing, Put, PutSet,
+    SetAlone, Signal,
+};
 
 /// All rows. A name says whose the queue pair is (`exclusive`, `shared`), the verb where it is not put, and who calls.
 #[rustfmt::skip] // a table
@@ -240,6 +253,17 @@ pub const SIGNALS: &[Case] = &[
     case("exclusive thread, without waiting", "bp_post_try", Ggh, Put, ONE, THREAD),
     case("shared thread, without waiting", "bp_post_try_shared", Ggh, Put, ONE, THREAD),
     case("test_signal thread", "bp_post_test_signal", Ggh, Nothing, ONE, floor("bp_post_floor_look")),
+    case("exclusive thread, with a bound of its own", "bp_post_bounded", Ggh, Put, ONE, THREAD),
+    case("exclusive put_imm thread", "bp_post_imm", Ggh, Imm, ONE, THREAD),
+    case("exclusive signal imm alone thread", "bp_post_imm_alone", Ggh, ImmAlone, ONE, THREAD),
+    case("exclusive get thread", "bp_post_get", Ggh, Get, ONE, THREAD),
+    case("exclusive fetch_add thread", "bp_post_fetch_add", Ggh, FetchAdd, ONE, THREAD),
+    case("exclusive compare_swap thread", "bp_post_compare_swap", Ggh, CompareSwap, ONE, THREAD),
+    case("wait_signal_all of 32 words warp", "bp_post_watch_all", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
+    case("wait_signal_any of 32 words warp", "bp_post_watch_any", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
+    case("wait_signal_some of 32 words warp", "bp_post_watch_some", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
+    case("exclusive test of what is complete thread", "bp_post_test", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
+    case("exclusive fence, nothing is out, thread", "bp_post_fence", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("exclusive wait for what is complete thread", "bp_post_wait", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("shared wait for what is complete thread", "bp_post_wait_shared", Ggh, Nothing, ONE,
          floor("bp_post_floor_state")),
@@ -251,6 +275,12 @@ pub const BY_LANES: &[Case] = &[
     case("exclusive put_batch of 32 thread", "bp_post_batch_thread", Ggh, Put, BATCHES,
          floor("bp_post_floor_batch_thread")),
     case("exclusive put_batch of 32 warp", "bp_post_batch_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
+    case("exclusive put_strided of 32 thread", "bp_post_strided_thread", Ggh, Put, BATCHES,
+         floor("bp_post_floor_batch_thread")),
+    case("exclusive put_strided of 32 warp", "bp_post_strided_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
+    case("exclusive put_vector of 32 thread", "bp_post_vector_thread", Ggh, Put, BATCHES,
+         floor("bp_post_floor_batch_thread")),
+    case("exclusive put_vector of 32 warp", "bp_post_vector_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
     case("exclusive put_batch of 32, a warp an SM, endpoint copied", "bp_post_batch_warp_copied", Ggh, Put, WARPS,
          floor("bp_post_floor_batch_warp")),
     case("shared put_batch of 32 thread", "bp_post_batch_shared_thread", Ggh, Put, BATCHES,

@@ -158,6 +158,16 @@ impl Posted<'_> {
         let number = (u64::from(message) + 1).to_le_bytes();
         let number = [Piece::Inline(&number)];
         let is_signal = at % 2 == 1;
+        let with = |opcode| SendWr { opcode, ..write };
+        let result = [data(self.local_iova + local, LOCAL_LKEY, 8)];
+        let atomic = |opcode, swap_add, compare| SendWr {
+            atomic: Some(Operands { swap_add, compare }),
+            payload: &result,
+            ..with(opcode)
+        };
+        let imm = SendWr { imm: message, ..with(Opcode::RdmaWriteImm) };
+        let number_imm = SendWr { imm: message, opcode: Opcode::RdmaWriteImm, ..set };
+        let compare = u64::from(message);
         let emitted = match self.case.what {
             What::Inband => {
                 return write.payload(&small).emit_stream(at.into(), qpn, into).ok().map(|_| ());
@@ -165,6 +175,13 @@ impl Posted<'_> {
             What::Inline => write.payload(&small).emit(index, qpn, into),
             What::AddAlone => add.payload(&sink).emit(index, qpn, into),
             What::Signal if is_signal => add.payload(&sink).emit(index, qpn, into),
+            What::Imm => imm.payload(&large).emit(index, qpn, into),
+            What::ImmAlone => number_imm.emit(index, qpn, into),
+            What::Get => with(Opcode::RdmaRead).payload(&large).emit(index, qpn, into),
+            What::FetchAdd => atomic(Opcode::AtomicFa, 1, 0).emit(index, qpn, into),
+            What::CompareSwap => {
+                atomic(Opcode::AtomicCs, compare + 1, compare).emit(index, qpn, into)
+            }
             What::SetAlone => set.payload(&number).emit(index, qpn, into),
             What::PutSet if is_signal => set.payload(&number).emit(index, qpn, into),
             What::Nothing => return None,

@@ -6,7 +6,7 @@ use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Module};
 
 use super::*;
 use crate::launch::launch;
-use crate::post::cases::{CASES, Place, SIGNALS};
+use crate::post::cases::{BY_LANES, CASES, Place, SIGNALS};
 use crate::post::queues::Queues;
 
 /// A row as the host executor has posted it.
@@ -19,8 +19,11 @@ struct Run {
 
 impl Run {
     fn of(name: &str, place: Place) -> Self {
-        let case =
-            CASES.iter().chain(SIGNALS).find(|case| case.name == name && case.place == place);
+        let case = CASES
+            .iter()
+            .chain(SIGNALS)
+            .chain(BY_LANES)
+            .find(|case| case.name == name && case.place == place);
         Self::of_case(*case.unwrap_or_else(|| panic!("no row {name}")))
     }
 
@@ -78,6 +81,13 @@ fn a_wqe_that_differs_in_any_field_is_found() {
         "exclusive signal add alone thread",
         "exclusive signal set alone thread",
         "exclusive put_value 8 B thread",
+        "exclusive put_imm thread",
+        "exclusive signal imm alone thread",
+        "exclusive get thread",
+        "exclusive fetch_add thread",
+        "exclusive compare_swap thread",
+        "exclusive put_strided of 32 thread",
+        "exclusive put_vector of 32 warp",
     ] {
         let run = Run::of(name, Place::Ggh);
         assert_eq!(run.check(), Ok(()), "{name}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::abi::bench::{POST_REMOTE_BYTES, POST_SRC_BYTES, PostArgs, PostResult};
+use bellpush::abi::bench::{POST_REMOTE_BYTES, POST_SRC_BYTES, POST_WORDS, PostArgs, PostResult};
 use bellpush::abi::wire::{DeviceEndpoint, QP_STATE_BYTES, Qp, Status, Window, tag};
 use bellpush::gpu::Gpu;
 use bellpush::mem::{MemError, PAGE_BYTES};
@@ -38,6 +38,8 @@ const STATUS: usize = 1024;
 /// caller that shares a queue pair makes several trips to it.
 const STATE_PLACES: usize = 16;
 const STATE_STEP: usize = 1031 * 128;
+/// Bytes of the list of messages.
+const LIST_BYTES: usize = POST_REMOTE_BYTES / 64 * size_of::<[u64; 3]>();
 
 /// The memory of a row's queue pairs.
 pub struct Queues {
@@ -56,6 +58,7 @@ pub struct Queues {
     endpoints: Memory,
     results: Memory,
     arrived: Memory,
+    list: Memory,
 }
 
 /// What a run has left behind.
@@ -111,6 +114,7 @@ impl Queues {
             endpoints: memory(false, qps * size_of::<DeviceEndpoint>())?,
             results: memory(false, size.blocks as usize * size_of::<PostResult>())?,
             arrived: memory(false, 8)?,
+            list: memory(false, LIST_BYTES + POST_WORDS * 4)?,
         })
     }
 
@@ -135,6 +139,7 @@ impl Queues {
         }
         self.cq.write(0, &vec![0xff; self.cq.bytes()])?; // no CQE is valid
         self.src.write(0, &source())?;
+        self.list.write(0, bytemuck::cast_slice(&list(self.src.addr())))?;
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let endpoints: Vec<DeviceEndpoint> =
             (0..self.size.qps).map(|qp| self.endpoint(qp, timeout_ns, run)).collect();
@@ -145,6 +150,7 @@ impl Queues {
             src: self.src.addr(),
             results: self.results.addr(),
             arrived: self.arrived.addr(),
+            list: self.list.addr(),
             limit_ns: timeout_ns,
             calls: self.size.calls,
             one_qp: u32::from(self.size.qps == 1),
@@ -230,6 +236,12 @@ impl Queues {
 pub fn source() -> Vec<u8> {
     let word = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes(); // an odd factor
     (1..=POST_SRC_BYTES as u64 / 8).flat_map(word).collect()
+}
+
+/// Every message that differs: its offset in the peer's region, its address and its bytes.
+fn list(src: u64) -> Vec<[u64; 3]> {
+    let of = |message: u64| [message * 64, src + message * 64 % POST_SRC_BYTES as u64, 64];
+    (0..POST_REMOTE_BYTES as u64 / 64).map(of).collect()
 }
 
 /// What the row's kernel must be compiled for.
