@@ -40,6 +40,14 @@ fn parse(topology: &Topology, text: &str) -> Result<Flow> {
     Ok(Flow { from, to, by })
 }
 
+/// The flows that the command names.
+pub fn parsed(topology: &Topology, texts: &[String]) -> Result<Vec<Flow>> {
+    if texts.len() > MOST {
+        return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
+    }
+    texts.iter().map(|t| parse(topology, t)).collect()
+}
+
 /// Why a flow does not exist.
 fn refused(topology: &Topology, flows: &[Flow], error: SimError) -> String {
     let by = flows.iter().find_map(|f| {
@@ -62,10 +70,7 @@ pub fn rows(
     texts: &[String],
     messages: Option<(u32, u32)>,
 ) -> Result<Vec<Value>> {
-    if texts.len() > MOST {
-        return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
-    }
-    let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
+    let flows = parsed(topology, texts)?;
     let rates = match messages {
         None => simulate_flows(topology, params, &flows),
         Some(messages) => simulate_messages(topology, params, &flows, messages),
