@@ -26,6 +26,7 @@ mod params;
 mod part;
 mod peers;
 mod probe;
+mod probe_names;
 mod program;
 mod rank;
 mod run;
