@@ -8,6 +8,8 @@ use bellpush::pcie::sim::{
 use bellpush::pcie::topology::{Kind, Topology};
 use serde_json::{Value, json};
 
+use crate::sim::linked;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Most flows at once: TLP by TLP, more would take minutes.
@@ -45,7 +47,9 @@ pub fn parsed(topology: &Topology, texts: &[String]) -> Result<Vec<Flow>> {
     if texts.len() > MOST {
         return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
     }
-    texts.iter().map(|t| parse(topology, t)).collect()
+    let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
+    flows.iter().flat_map(|f| [f.from, f.to]).try_for_each(|end| linked(topology, end))?;
+    Ok(flows)
 }
 
 /// Why a flow does not exist.

@@ -158,6 +158,19 @@ pub fn params_of(sets: &[String], topology: &Topology) -> Result<Params> {
 
 /// The device of a kind that the command names, or the first.
 pub fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
+    let node = named(topology, wanted, kind)?;
+    linked(topology, node)?;
+    Ok(node)
+}
+
+/// Refuses a device behind a link of which nothing is known: no rate is none.
+pub fn linked(topology: &Topology, node: NodeId) -> Result<()> {
+    let Some(unknown) = topology.unknown_link(node) else { return Ok(()) };
+    let (name, id) = (&topology.name, &topology.node(unknown).id);
+    Err(format!("{name}: the link of {id} is unknown: give its gen and lanes in the file").into())
+}
+
+fn named(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
     match wanted {
         Some(id) => topology
             .find(id)
