@@ -325,6 +325,34 @@ fn topo_warns_of_the_collapse_and_draws_loads() {
     assert!(pairs.contains("s0 -> s1  1.00 GB of 22.0 GB/s, 45.5 ms"), "{pairs}");
 }
 
+/// `RlxdOrd` of `lspci -vv` is the device's order, in the drawing, the file and the JSON.
+#[test]
+fn topo_reads_relaxed_ordering() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lspci.txt").display().to_string();
+    let text = "00:01.0 PCI bridge [0604]: Intel Corporation Device [8086:0001]\n\
+        \tBus: primary=00, secondary=01, subordinate=01, sec-latency=0\n\
+        01:00.0 3D controller [0302]: NVIDIA Corporation GA100 [10de:20f1]\n\
+        \t\tDevCtl:\tCorrErr- NonFatalErr- FatalErr- UnsupReq-\n\
+        \t\t\tRlxdOrd+ ExtTag+ PhantFunc- AuxPwr- NoSnoop+ FLReset-\n\
+        \t\t\tMaxPayload 256 bytes, MaxReadReq 512 bytes\n\
+        \t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported\n\
+        00:03.0 Infiniband controller [0207]: Mellanox Technologies MT2910 [15b3:1021]\n\
+        \t\t\tRlxdOrd- ExtTag+ PhantFunc- AuxPwr- NoSnoop+ FLReset-\n";
+    std::fs::write(&file, text).unwrap();
+    let told = topo(&["--from", &file, "--no-predict"]).unwrap();
+    assert!(told.contains("RlxdOrd+") && told.contains("  relaxed ordering\n"), "{told}");
+    assert!(told.contains("RlxdOrd-") && told.contains("  no relaxed ordering"), "{told}");
+    let saved = topo(&["--from", &file, "--no-predict", "--save", "-"]).unwrap();
+    for said in ["relaxed_ordering = true", "relaxed_ordering = false"] {
+        assert_eq!(saved.matches(said).count(), 1, "{saved}");
+    }
+    let json = topo(&["--from", &file, "--no-predict", "--json", "-"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let order = |i: usize| &json["capture"]["devices"][i]["relaxed_ordering"];
+    assert_eq!((order(0), order(1)), (&false.into(), &true.into()));
+}
+
 /// A file has what a capture has: pairs of GPUs, and what is known of collapses, its own data.
 #[test]
 fn topo_of_a_file_shows_gpus_and_its_collapse() {

@@ -118,7 +118,7 @@ impl SimArgs {
                 "--topology",
                 !self.topology.is_empty(),
                 mode.rows().is_none(),
-                "operations and flows, not for the machines of published rows,",
+                "operations and flows",
             ),
             ("--gpu", self.gpu.is_some(), operations, "operations"),
             ("--nic", self.nic.is_some(), operations, "operations"),

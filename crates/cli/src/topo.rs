@@ -157,6 +157,7 @@ fn capture_json(source: &Source) -> Value {
             "name": f.name, "link": max.map(rate), "link_now": now.map(rate),
             "numa_node": tree.numa(f.address), "iommu_group": f.iommu_group,
             "virtual": capture.is_virtual(f.address),
+            "relaxed_ordering": f.relaxes.filter(|_| !capture.is_virtual(f.address)),
         }))
     });
     let differences = matrix.as_ref().map(|matrix| {

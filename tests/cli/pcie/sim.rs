@@ -170,7 +170,11 @@ fn sim_refuses_options_that_change_nothing() {
             "--set nic_message_ns: no part in these operations",
         ),
         (&what[..6], &["--what", "chip_ns=1|2"], "--what chip_ns: no part in these operations"),
-        (&rows, &["--topology", "dgx-h100"], "--topology is for operations and flows, not for"),
+        (
+            &rows,
+            &["--topology", "dgx-h100"],
+            "--topology is for operations and flows only; leave it out of --validate",
+        ),
         (&rows, &["--sizes", "8"], "--sizes is for operations only; leave it out of --validate"),
         (&rows, &["--in-flight", "2"], "--in-flight is for the table of operations"),
         (&rows, &["--set", "wire_ns=700"], "--set wire_ns: no part in the rows of --validate"),
