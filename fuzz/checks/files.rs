@@ -185,7 +185,7 @@ fn adversary(text: &str) -> Outcome {
 fn topology(text: &str) -> Outcome {
     let topology = match from_toml(text) {
         Ok(topology) => topology,
-        Err(e) => return refused(&e, text, &["line ", "no interconnect leads"]),
+        Err(e) => return refused(&e, text, &["line ", "no interconnect leads", "no [["]),
     };
     let written = toml_of(&topology);
     let again = from_toml(&written);
@@ -254,6 +254,13 @@ fn toml_of(topology: &Topology) -> String {
         for (key, text) in [("chip", &node.chip), ("slot", &node.slot)] {
             all += &text.as_ref().map_or(String::new(), |t| format!("{key} = {}\n", quoted(t)));
         }
+        if node.unknown {
+            all += "unknown = true\n";
+        }
+        let is_device = matches!(node.kind, Kind::Switch | Kind::Gpu | Kind::Nic);
+        if is_device && node.link.is_none() {
+            all += "link = \"unknown\"\n";
+        }
         if let Some(link) = &node.link {
             let speed = (link.speed.generation().number(), link.speed.lanes());
             // What is assumed stands in no file; one of generation and lanes may.
@@ -269,8 +276,12 @@ fn toml_of(topology: &Topology) -> String {
                     all += &format!("{name} = {value}\n");
                 }
             }
+        }
+        if is_device {
             all += &format!("acs = {}\nmodel = {}\n", node.acs, quoted(&node.model));
             all += &option("port_acs", node.port_acs);
+            all += &option("relaxed_ordering", node.relaxed_ordering);
+            all += &node.card.as_ref().map_or(String::new(), |c| format!("card = {}\n", quoted(c)));
         }
     }
     match topology.collapse() {

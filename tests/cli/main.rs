@@ -15,6 +15,8 @@ mod flows;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/sim.rs"]
 mod sim;
+#[path = "../../crates/cli/src/sim_options.rs"]
+mod sim_options;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/sim_report.rs"]
 mod sim_report;

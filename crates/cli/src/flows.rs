@@ -8,6 +8,8 @@ use bellpush::pcie::sim::{
 use bellpush::pcie::topology::{Kind, Topology};
 use serde_json::{Value, json};
 
+use crate::sim::linked;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Most flows at once: TLP by TLP, more would take minutes.
@@ -40,6 +42,16 @@ fn parse(topology: &Topology, text: &str) -> Result<Flow> {
     Ok(Flow { from, to, by })
 }
 
+/// The flows that the command names.
+pub fn parsed(topology: &Topology, texts: &[String]) -> Result<Vec<Flow>> {
+    if texts.len() > MOST {
+        return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
+    }
+    let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
+    flows.iter().flat_map(|f| [f.from, f.to]).try_for_each(|end| linked(topology, end))?;
+    Ok(flows)
+}
+
 /// Why a flow does not exist.
 fn refused(topology: &Topology, flows: &[Flow], error: SimError) -> String {
     let by = flows.iter().find_map(|f| {
@@ -62,10 +74,7 @@ pub fn rows(
     texts: &[String],
     messages: Option<(u32, u32)>,
 ) -> Result<Vec<Value>> {
-    if texts.len() > MOST {
-        return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
-    }
-    let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
+    let flows = parsed(topology, texts)?;
     let rates = match messages {
         None => simulate_flows(topology, params, &flows),
         Some(messages) => simulate_messages(topology, params, &flows, messages),

@@ -27,6 +27,7 @@ mod run;
 mod serve;
 mod show;
 mod sim;
+mod sim_options;
 mod sim_report;
 mod sim_rows;
 mod soak;

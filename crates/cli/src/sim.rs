@@ -26,60 +26,61 @@ use crate::what::Answer;
 pub struct SimArgs {
     /// Built-in names or TOML files [default: all built-ins]
     #[arg(long, value_delimiter = ',')]
-    topology: Vec<String>,
+    pub topology: Vec<String>,
     /// GPU of the topology [default: the first]
     #[arg(long)]
-    gpu: Option<String>,
+    pub gpu: Option<String>,
     /// NIC of the topology [default: the first]
     #[arg(long)]
-    nic: Option<String>,
+    pub nic: Option<String>,
     /// Paths [default: all]
     #[arg(long, value_delimiter = ',')]
-    path: Vec<String>,
-    /// Payload sizes; KiB, MiB, GiB are understood
-    #[arg(long, value_delimiter = ',', default_value = "8,4KiB,256KiB,1MiB")]
-    sizes: Vec<String>,
-    /// Operations in flight, for bandwidth
-    #[arg(long, default_value_t = 8)]
-    in_flight: u32,
-    /// Set a model parameter, as name=value; an unknown name lists them
+    pub path: Vec<String>,
+    /// Payload sizes; KiB, MiB, GiB are understood [default: 8,4KiB,256KiB,1MiB]
+    #[arg(long, value_delimiter = ',')]
+    pub sizes: Vec<String>,
+    /// Operations in flight, for bandwidth [default: 8]
+    #[arg(long)]
+    pub in_flight: Option<u32>,
+    /// Set a model parameter that has a part in what is asked, as name=value; an unknown name lists
+    /// them
     #[arg(long, value_name = "NAME=VALUE")]
-    set: Vec<String>,
+    pub set: Vec<String>,
     /// Show cases in which push loses; the cause is found by its removal
     #[arg(long)]
-    losses: bool,
+    pub losses: bool,
     /// Change every parameter by 30 % and compare push with pull
     #[arg(long)]
-    sensitivity: bool,
+    pub sensitivity: bool,
     /// Compare the model with published and measured rows, fitted and predicted ones apart
     #[arg(long)]
-    validate: bool,
+    pub validate: bool,
     /// With --validate: fit again without each row, and without its machine, and show the errors
     #[arg(long, requires = "validate")]
-    leave_one_out: bool,
+    pub leave_one_out: bool,
     /// Show what each of these rows hangs on: its elasticity to latency, tags and MPS
     #[arg(long)]
-    derivatives: bool,
+    pub derivatives: bool,
     /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
-    flows: Vec<String>,
+    pub flows: Vec<String>,
     /// Messages of this size in place of streams, as many of a flow at once as --in-flight says:
     /// a NIC takes them one by one, every nic_message_ns
     #[arg(long, value_name = "BYTES", requires = "flows")]
-    message: Option<String>,
+    pub message: Option<String>,
     /// Simulate every combination of values beside the topology as it is, such as
     /// mrrs=512..4096,acs=on|off,tags=64|512: `..` doubles; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows", "report"])]
-    what: Option<String>,
+    pub what: Option<String>,
     /// Draw the rates of --what to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE", requires = "what")]
     svg: Option<PathBuf>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
-    scale: Vec<u32>,
-    /// Seed of the polling phases
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    pub scale: Vec<u32>,
+    /// Seed of the polling phases [default: 1]
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Write JSON to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -88,22 +89,39 @@ pub struct SimArgs {
     csv: Option<PathBuf>,
     /// Write a page with plots: size, window, outstanding reads, distance, the GPU's accesses
     #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows"])]
-    report: Option<PathBuf>,
+    pub report: Option<PathBuf>,
 }
 
+/// Sizes, operations in flight and seed where the command gives none.
+const SIZES: [u32; 4] = [8, 4 << 10, 256 << 10, 1 << 20];
+const IN_FLIGHT: u32 = 8;
+const SEED: u64 = 1;
 /// Most operations at once: more than any built-in window holds.
 const MOST_IN_FLIGHT: u32 = 1024;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+impl SimArgs {
+    /// Operations at once.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.unwrap_or(IN_FLIGHT)
+    }
+
+    /// Seed of the polling phases.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(SEED)
+    }
+}
 
 /// Runs the command.
 pub fn run(args: &SimArgs) -> Result<()> {
     run_to(args, &mut std::io::stdout().lock())
 }
 
-fn parse_size(text: &str) -> Result<u32> {
-    let bytes = u32::try_from(values::bytes(text)?).ok().filter(|b| (1..=1 << 30).contains(b));
-    bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 1 GiB").into())
+fn parse_size(option: &str, text: &str) -> Result<u32> {
+    let bytes = values::bytes(text).map_err(|e| format!("{option}: {e}"))?;
+    let bytes = u32::try_from(bytes).ok().filter(|b| (1..=1 << 30).contains(b));
+    bytes.ok_or_else(|| format!("{option}: {text}: sizes go from 1 B to 1 GiB").into())
 }
 
 /// The default parameters with changes, each as name=value.
@@ -138,7 +156,21 @@ pub fn params_of(sets: &[String], topology: &Topology) -> Result<Params> {
     Ok(all)
 }
 
-fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
+/// The device of a kind that the command names, or the first.
+pub fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
+    let node = named(topology, wanted, kind)?;
+    linked(topology, node)?;
+    Ok(node)
+}
+
+/// Refuses a device behind a link of which nothing is known: no rate is none.
+pub fn linked(topology: &Topology, node: NodeId) -> Result<()> {
+    let Some(unknown) = topology.unknown_link(node) else { return Ok(()) };
+    let (name, id) = (&topology.name, &topology.node(unknown).id);
+    Err(format!("{name}: the link of {id} is unknown: give its gen and lanes in the file").into())
+}
+
+fn named(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
     match wanted {
         Some(id) => topology
             .find(id)
@@ -155,9 +187,11 @@ fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<Node
 /// Runs the command with `out` as standard output.
 pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let params = params(&args.set)?;
-    if !(1..=MOST_IN_FLIGHT).contains(&args.in_flight) {
-        let given = args.in_flight;
-        return Err(format!("--in-flight {given}: must be from 1 to {MOST_IN_FLIGHT}").into());
+    let mode = args.mode()?;
+    args.check_options(mode)?;
+    let in_flight = args.in_flight();
+    if !(1..=MOST_IN_FLIGHT).contains(&in_flight) {
+        return Err(format!("--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}").into());
     }
     let taken = values::check_places(&[
         ("--csv", &args.csv),
@@ -168,6 +202,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if args.svg.is_some() && args.topology.len() != 1 {
         return Err("--svg: one --topology at a time".into());
     }
+    args.check_rows(mode, &params)?;
     if args.derivatives {
         let rows = derivatives(&params, &H200_CURVES)?;
         let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
@@ -179,13 +214,17 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
-    let messages = match args.message.as_deref().map(parse_size).transpose()? {
+    let messages = match args.message.as_deref().map(|s| parse_size("--message", s)).transpose()? {
         Some(bytes) if !(1..=1 << 20).contains(&bytes) => {
             return Err(format!("--message {bytes}: from 1 B to 1 MiB").into());
         }
-        bytes => bytes.map(|bytes| (bytes, args.in_flight)),
+        bytes => bytes.map(|bytes| (bytes, in_flight)),
     };
-    let sizes: Vec<u32> = args.sizes.iter().map(|s| parse_size(s)).collect::<Result<_>>()?;
+    let sizes = args.sizes.iter().map(|s| parse_size("--sizes", s));
+    let sizes = match args.sizes.is_empty() {
+        true => SIZES.into(),
+        false => sizes.collect::<Result<Vec<u32>>>()?,
+    };
     let mut paths = Vec::new();
     for name in &args.path {
         let found = PathModel::ALL.into_iter().find(|p| p.name() == name);
@@ -201,10 +240,12 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if names.is_empty() {
         names = BUILTIN_NAMES.map(str::to_owned).into();
     }
+    let topologies = names.iter().map(|name| values::topology(name));
+    let topologies = topologies.collect::<std::result::Result<Vec<Topology>, _>>()?;
+    args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
-    for name in &names {
-        let topology = values::topology(name)?;
+    for topology in topologies {
         let params = params_of(&args.set, &topology)?;
         if !args.flows.is_empty() {
             results.extend(flows::rows(&topology, &params, &args.flows, messages)?);
@@ -212,7 +253,8 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
-        let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
+        let spec =
+            TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed() };
         if !args.scale.is_empty() {
             for (path, cost) in wire_costs(spec) {
                 for (&gpus, &bytes) in
@@ -233,7 +275,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         } else if args.losses {
             for throughput in [false, true] {
                 for loss in
-                    losses(spec, &sizes, if throughput { args.in_flight } else { 1 }, throughput)?
+                    losses(spec, &sizes, if throughput { in_flight } else { 1 }, throughput)?
                 {
                     let mut row = serde_json::to_value(&loss)?;
                     row["explanation"] = json!(
@@ -261,27 +303,27 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         } else if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20) {
             return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
         } else if let Some(text) = &args.what {
-            let answer = Answer::new(spec, text, (&paths, &sizes, args.in_flight))?;
+            let answer = Answer::new(spec, text, (&paths, &sizes, in_flight))?;
             results.extend(answer.json());
             if let Some(path) = &args.svg {
-                values::put(path, &(answer.svg(args.in_flight)? + "\n"), out)?;
+                values::put(path, &(answer.svg(in_flight)? + "\n"), out)?;
             }
             if args.json.is_none() && args.csv.is_none() && !taken {
                 write!(out, "{}{NO_CARD}.\n{LAYOUT}.\n\n", answer.text())?;
             }
         } else {
-            let rows = sweep(spec, &paths, &sizes, args.in_flight);
+            let rows = sweep(spec, &paths, &sizes, in_flight);
             results.extend(rows.iter().map(flat));
             if args.json.is_none() && args.csv.is_none() && !taken {
                 print_sweep(spec, &rows, out)?;
             }
             if args.report.is_some() {
-                swept.push(Swept::new(spec, rows, args.in_flight)?);
+                swept.push(Swept::new(spec, rows, in_flight)?);
             }
         }
     }
     if let Some(path) = &args.report {
-        values::put(path, &render(&swept, &params, args.seed)?, out)?;
+        values::put(path, &render(&swept, &params, args.seed())?, out)?;
     }
     let table = !args.losses && !args.sensitivity && args.scale.is_empty() && args.flows.is_empty();
     if table && args.json.is_none() && args.csv.is_none() {
@@ -469,8 +511,8 @@ fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>)
     }
     if let Some(path) = &args.json {
         let meta = json!({
-            "command": command, "seed": args.seed, "set": args.set, "source": "model",
-            "in_flight": args.in_flight,
+            "command": command, "seed": args.seed(), "set": args.set, "source": "model",
+            "in_flight": args.in_flight(),
         });
         let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
         put(path, &(text + "\n"))?;

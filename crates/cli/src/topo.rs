@@ -128,7 +128,7 @@ fn rows_json(
             }
             _ => None,
         };
-        captured.unwrap_or_else(|| topology.distance(gpu, nic).to_string())
+        captured.unwrap_or_else(|| topology.class_of(gpu, nic).to_string())
     };
     let mut rows = Vec::new();
     for gpu in topology.of_kind(Kind::Gpu) {
@@ -157,6 +157,7 @@ fn capture_json(source: &Source) -> Value {
             "name": f.name, "link": max.map(rate), "link_now": now.map(rate),
             "numa_node": tree.numa(f.address), "iommu_group": f.iommu_group,
             "virtual": capture.is_virtual(f.address),
+            "relaxed_ordering": f.relaxes.filter(|_| !capture.is_virtual(f.address)),
         }))
     });
     let differences = matrix.as_ref().map(|matrix| {
@@ -244,6 +245,11 @@ pub fn run_to(
         values::put(path, &(page + "\n"), out)?;
     }
     if let Some(path) = &args.save {
+        // Such a file would be refused.
+        if topology.of_kind(Kind::RootComplex).is_empty() {
+            let what = "--save: nothing to save: neither a GPU nor a NIC was found";
+            return Err(format!("{}: {what}", topology.name).into());
+        }
         values::put(path, &to_toml(&topology), out)?;
     }
     if let Some(path) = &args.json {

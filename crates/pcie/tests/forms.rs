@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bellpush_pcie::topology::{
     Address, Capture, Class, Collapse, Distance, Kind, Matrix, Rate, Tree, assign, assign_topology,
-    builtin, capture_sysfs, from_lspci, survey_text, unknowns, write_fans,
+    builtin, capture_sysfs, from_lspci, survey_text, to_text, unknowns, write_fans,
 };
 
 fn at(text: &str) -> Address {
@@ -146,6 +146,8 @@ const DETAILS: &str = "\
 \tNUMA node: 1
 \tCapabilities: [60] Express (v2) Endpoint, MSI 00
 \t\tDevCap:\tMaxPayload 256 bytes, PhantFunc 0, Latency L0s unlimited, L1 <64us
+\t\tDevCtl:\tCorrErr- NonFatalErr+ FatalErr+ UnsupReq-
+\t\t\tRlxdOrd+ ExtTag+ PhantFunc- AuxPwr- NoSnoop+ FLReset-
 \t\t\tMaxPayload 128 bytes, MaxReadReq 4096 bytes
 \t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
 \t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x8 (downgraded)
@@ -178,6 +180,14 @@ fn details_are_read_and_what_is_denied_is_unknown() {
     // A topology takes no link that was not seen.
     let t = tree.topology("t", 22.0).unwrap();
     assert_eq!(t.node(t.find("0000:18:00.0").unwrap()).link, None);
+    // Relaxed ordering where it was read; elsewhere it is unknown.
+    let relaxed = |id: &str| t.node(t.find(id).unwrap()).relaxed_ordering;
+    assert_eq!((relaxed("0000:17:00.0"), relaxed("0000:18:00.0")), (Some(true), None));
+    assert!(lacks.contains("relaxed ordering of 2 of 3"), "{lacks}");
+    assert!(text.contains("RlxdOrd+") && to_text(&t).contains("relaxed ordering"), "{text}");
+    let off = from_lspci(&DETAILS.replace("RlxdOrd+", "RlxdOrd-")).unwrap();
+    let t = Tree::new(&off).topology("t", 22.0).unwrap();
+    assert_eq!(t.node(t.find("0000:17:00.0").unwrap()).relaxed_ordering, Some(false));
 }
 
 #[test]
@@ -188,6 +198,7 @@ fn virtual_functions_are_told() {
 \t\tInitial VFs: 8, Total VFs: 8, Number of VFs: 2, Function Dependency Link: 00
 \t\tVF offset: 2, stride: 1, Device ID: 101e
 3b:00.2 Ethernet controller [0200]: Mellanox Technologies Device 101e [15b3:101e]
+\t\t\tRlxdOrd- ExtTag- PhantFunc- AuxPwr- NoSnoop- FLReset-
 3b:00.3 Ethernet controller [0200]: Mellanox Technologies Device 101e [15b3:101e]
 3b:00.4 Ethernet controller [0200]: Mellanox Technologies mlx5 Virtual Function [15b3:1018]
 3c:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 PCIe 40GB] [10de:20f1]
@@ -198,6 +209,9 @@ fn virtual_functions_are_told() {
     let tree = Tree::new(&capture);
     assert_eq!(assign(&tree)[0].nic, Some(at("3b:00.0")));
     assert!(survey_text(&tree, None).contains("virtual function"));
+    // Their own register says nothing (SR-IOV 1.1, 3.5.4).
+    let t = tree.topology("t", 22.0).unwrap();
+    assert_eq!(t.node(t.find("0000:3b:00.2").unwrap()).relaxed_ordering, None);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
     let table = sim(&base).unwrap();
     assert!(table.contains("window that keeps the wire busy"));
     for (args, reason) in [
-        (["--sizes", "4GB"], "unknown unit"),
+        (["--sizes", "4GB"], "--sizes: \"4GB\": unknown unit"),
         (["--sizes", "4GiB"], "from 1 B"),
         (["--sizes", "64MiB"], "at most 16 MiB"),
         (["--sizes", "0"], "from 1 B"),
@@ -92,7 +92,14 @@ fn sim_flows_share_links_and_warn_of_collapses() {
     let dgx = ["--topology", "dgx-h100", "--flows", "gpu0>nic0,gpu1>nic0", "--message", "8"];
     let small = sim(&[&dgx[..], &["--in-flight", "256"]].concat()).unwrap();
     assert!(small.contains("messages_per_us 333."), "{small}");
-    assert!(sim(&[&dgx[..4], &["--message", "2MiB"]].concat()).unwrap_err().contains("1 MiB"));
+    for (bytes, said) in [
+        ("2MiB", "1 MiB"),
+        ("64,128", "--message: \"64,128\": unknown unit"),
+        ("0", "--message: 0: sizes go from 1 B"),
+    ] {
+        let error = sim(&[&dgx[..4], &["--message", bytes]].concat()).unwrap_err();
+        assert!(error.contains(said), "{bytes}: {error}");
+    }
     let reads = run("gpu2<gpu0,gpu6<gpu1").unwrap();
     assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));
@@ -128,6 +135,85 @@ fn sim_what_if_is_a_table_a_plot_and_json() {
     ] {
         let error = run(args).unwrap_err();
         assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+/// An option without use is refused: its name, and what it is for.
+#[test]
+fn sim_refuses_options_that_change_nothing() {
+    let flows = ["--topology", "dgx-h100", "--flows", "gpu0>gpu1"];
+    let what = ["--topology", "same-switch", "--path", "pull", "--sizes", "8", "--what", "tags=8"];
+    let rows = ["--validate"];
+    let one = ["--topology", "same-switch", "--sizes", "8"];
+    for (base, more, said) in [
+        (
+            &flows[..],
+            &["--sizes", "64"][..],
+            "--sizes is for operations only; leave it out of --flows",
+        ),
+        (&flows, &["--path", "pull"], "--path is for the table of operations, --what and --report"),
+        (&flows, &["--gpu", "gpu0"], "--gpu is for operations only"),
+        (&flows, &["--nic", "nic0"], "--nic is for operations only"),
+        (&flows, &["--in-flight", "8"], "--flows with --message only"),
+        (&flows, &["--seed", "3"], "--seed is for operations only"),
+        (&flows, &["--set", "nic_message_ns=9"], "--set nic_message_ns: no part in these flows"),
+        (
+            &flows,
+            &["--set", "nic_message_ns=9"],
+            "Least time from one message to the next at a NIC",
+        ),
+        (&flows, &["--set", "wire_ns=700"], "--set wire_ns: no part in these flows"),
+        (&flows, &["--losses"], "--losses and --flows are two questions"),
+        (
+            &what,
+            &["--set", "nic_message_ns=9"],
+            "--set nic_message_ns: no part in these operations",
+        ),
+        (&what[..6], &["--what", "chip_ns=1|2"], "--what chip_ns: no part in these operations"),
+        (
+            &rows,
+            &["--topology", "dgx-h100"],
+            "--topology is for operations and flows only; leave it out of --validate",
+        ),
+        (&rows, &["--sizes", "8"], "--sizes is for operations only; leave it out of --validate"),
+        (&rows, &["--in-flight", "2"], "--in-flight is for the table of operations"),
+        (&rows, &["--set", "wire_ns=700"], "--set wire_ns: no part in the rows of --validate"),
+        (&rows, &["--derivatives"], "--validate and --derivatives are two questions"),
+        (
+            &rows,
+            &["--leave-one-out", "--path", "pull"],
+            "leave it out of --validate --leave-one-out",
+        ),
+        (&rows, &["--leave-one-out", "--set", "nic_tags=9"], "no part in the rows of"),
+        (&["--derivatives"], &["--seed", "2"], "--seed is for operations only; leave it out of"),
+        (&["--derivatives"], &["--set", "fence_idle_ns=2"], "in the rows of --derivatives"),
+        (&one, &["--losses", "--path", "pull"], "leave it out of --losses"),
+        (&one, &["--losses", "--sensitivity"], "are two questions"),
+        (&one, &["--sensitivity", "--in-flight", "2"], "leave it out of --sensitivity"),
+        (&one, &["--scale", "8", "--path", "pull"], "leave it out of --scale"),
+        (&one, &["--scale", "8", "--set", "socket_hop_ns=9"], "no part in the costs of --scale"),
+        (&one, &["--set", "nic_message_ns=9"], "--set nic_message_ns: no part in these operations"),
+        (&one, &["--set", "socket_hop_ns=9"], "--set socket_hop_ns: no part in these operations"),
+    ] {
+        let error = sim(&[base, more].concat()).unwrap_err();
+        assert!(error.contains(said) && error.lines().count() == 1, "{more:?}: {error}");
+    }
+}
+
+/// A value that has a part is taken, also where it moves nothing, or moves one topology of two.
+#[test]
+fn sim_takes_what_has_a_part() {
+    let one = ["--topology", "same-switch", "--sizes", "8"];
+    let two = ["--topology", "same-switch,two-sockets", "--sizes", "8"];
+    let message = ["--topology", "dgx-h100", "--flows", "gpu0>nic0", "--message", "8"];
+    for (base, more) in [
+        (&one[..], &["--set", "wire_ns=600"][..]),
+        (&two, &["--set", "socket_hop_ns=60"]),
+        (&one, &["--set", "iotlb_walkers=2", "--what", "iommu=on"]),
+        (&one, &["--set", "nic_tags=8", "--what", "tags=64"]),
+        (&message, &["--in-flight", "64", "--set", "nic_message_ns=50"]),
+    ] {
+        assert!(sim(&[base, more].concat()).is_ok(), "{more:?}");
     }
 }
 

@@ -215,7 +215,7 @@ fn compare(args: &LinkArgs, start: &Params, taken: Taken) -> Result<ExitCode, Cl
         .map(|c| {
             let mut fit = params.clone();
             let value = fit.get_mut(c.parameter).map(|v| *v);
-            json!({ "parameter": c.parameter, "row": rows::fitted_name(c), "value": value })
+            json!({ "parameter": c.parameter, "row": c.row(), "value": value })
         })
         .collect();
     let out = Printer::new(args);
@@ -367,7 +367,7 @@ impl<'a> Printer<'a> {
         ))?;
         self.line("fitted, each parameter to one row; all other rows are predictions:")?;
         for c in fitted {
-            self.line(&format!("  {:<20} {}", c.parameter, rows::fitted_name(c)))?;
+            self.line(&format!("  {:<20} {}", c.parameter, c.row()))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The measured rows, and their formats.
 
 use bellpush::gpu::Gpu;
-use bellpush::pcie::sim::{Access, CALIBRATION, Calibration, Held, Pattern, Probe, Target};
+use bellpush::pcie::sim::{Access, CALIBRATION, Held, Pattern, Probe, Target};
 use serde_json::{Value, json};
 
 use super::test_bed::Measured;
@@ -80,64 +80,6 @@ pub fn gpu_patterns(sms: u32) -> Vec<Pattern> {
     found
 }
 
-fn place(target: Target) -> &'static str {
-    match target {
-        Target::Local => "this GPU's memory",
-        Target::Host => "host memory",
-        Target::Peer => "the peer's memory",
-    }
-}
-
-/// A row in words.
-pub fn name(probe: Probe) -> String {
-    match probe {
-        Probe::Stream(target, access, p) => {
-            let what = if access == Access::Store { "stores to" } else { "loads from" };
-            let mut name = format!(
-                "{what} {}, {} x {} threads, {} B",
-                place(target),
-                p.blocks,
-                p.threads,
-                p.access_bytes
-            );
-            if p.stride_bytes != p.access_bytes {
-                name += &format!(" every {} B", p.stride_bytes);
-            }
-            if p.offset_bytes > 0 {
-                name += &format!(" from {} B on", p.offset_bytes);
-            }
-            name
-        }
-        Probe::Burst(target, Access::Store, bytes) => {
-            format!("{bytes} B stored to {}, then a fence.sys", place(target))
-        }
-        Probe::Burst(target, Access::Load, bytes) => {
-            format!("{bytes} B loaded from {}", place(target))
-        }
-        Probe::Page(Held::Core, bytes) => {
-            format!("{bytes} B that a core wrote loaded from the host")
-        }
-        Probe::Page(Held::Device, bytes) => {
-            format!("{bytes} B that this GPU wrote loaded from the host")
-        }
-        Probe::Page(Held::Another, bytes) => {
-            format!("{bytes} B of another page each time loaded from the host")
-        }
-        Probe::Latency(target) => format!("a word of {} loaded", place(target)),
-        Probe::FenceSystem(None) => "fence.sys, nothing outstanding".into(),
-        Probe::FenceSystem(Some(target)) => format!("64 B to {}, then fence.sys", place(target)),
-        Probe::FenceGpu(target) => format!("64 B to {}, then fence.gpu", place(target)),
-        Probe::RoundTrip(Target::Peer) => "flag to the peer GPU and back".into(),
-        Probe::RoundTrip(_) => "flag to the CPU and back".into(),
-    }
-}
-
-/// Description of the row to which a parameter is fitted.
-pub fn fitted_name(c: &Calibration) -> String {
-    let less = c.less.map_or(String::new(), |less| format!(", less {}", name(less)));
-    name(c.probe) + &less
-}
-
 /// The result row.
 pub fn json(probe: Probe, measured: Measured, model: Option<f64>, fitted: bool) -> Value {
     let (kind, target, access, pattern, bytes) = match probe {
@@ -151,7 +93,7 @@ pub fn json(probe: Probe, measured: Measured, model: Option<f64>, fitted: bool) 
     };
     let held = if let Probe::Page(held, _) = probe { Some(held) } else { None };
     json!({
-        "row": name(probe),
+        "row": probe.to_string(),
         "kind": kind,
         "target": target,
         "access": access,

@@ -7,7 +7,6 @@ use bellpush::pcie::topology::RawLink;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::rows;
 use super::test_bed::Measured;
 use crate::cli::CliError;
 use crate::values;
@@ -68,7 +67,7 @@ impl Row {
             ("round-trip", Some(target)) => Probe::RoundTrip(target),
             _ => return None,
         };
-        (rows::name(probe) == self.row).then_some(probe)
+        (probe.to_string() == self.row).then_some(probe)
     }
 }
 
@@ -115,6 +114,7 @@ fn parse(text: &str) -> Result<Saved, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows;
     use super::*;
     use serde_json::json;
 

@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
-use bellpush::pcie::sim::fitted;
-use bellpush::pcie::topology::{Kind, Topology};
+use bellpush::pcie::sim::{CALIBRATION, Calibration, Machine, Params, fitted};
+use bellpush::pcie::tlp::{Gen, LinkSpeed, Mps};
+use bellpush::pcie::topology::{Kind, RawLink, Topology};
 use serde_json::Value;
 
 use crate::values;
+
+/// Share by which a value may miss the row that it was fitted to: fits end within a hundredth, and
+/// later fits move earlier rows by less.
+const MISSED: f64 = 0.05;
 
 /// What a result says of its machine.
 #[derive(Debug, PartialEq)]
@@ -42,35 +47,81 @@ fn parse(text: &str) -> Result<Measured, String> {
         number.ok_or_else(|| format!("meta.link.{key} is no number"))
     };
     let link = [number("gen")?, number("lanes")?, number("mps_bytes")?];
+    let [generation, lanes, mps] = link;
+    let speed = Gen::new(generation).and_then(|g| LinkSpeed::new(g, lanes));
+    speed.and_then(|_| Mps::new(mps)).map_err(|e| format!("meta.link: {e}"))?;
     let list = meta["calibration"].as_array().filter(|list| !list.is_empty());
     let list = list.ok_or("no parameter was fitted (--no-fit?)")?;
-    let mut fits: Vec<(&str, f64)> = Vec::new();
+    let mut fits: Vec<Fit> = Vec::new();
     for (i, entry) in list.iter().enumerate() {
         let fit = fit(entry, &json["results"]);
         let fit = fit.map_err(|what| format!("calibration {}: {what}", i + 1))?;
-        if fits.iter().any(|f| f.0 == fit.0) {
-            return Err(format!("calibration {}: {} stands twice", i + 1, fit.0));
+        let name = fit.of.parameter;
+        if fits.iter().any(|f| f.of.parameter == name) {
+            return Err(format!("calibration {}: {name} stands twice", i + 1));
         }
         fits.push(fit);
     }
+    let link_of = RawLink { mps, ..RawLink::new(generation, lanes) };
+    explain(&fits, Machine { link: link_of })?;
+    let fits = fits.iter().map(|fit| (fit.of.parameter, fit.value)).collect();
     Ok(Measured { fits, gpu, link })
 }
 
+/// A value, and the row that it was fitted to as it was measured: the difference of two, of some.
+struct Fit {
+    of: &'static Calibration,
+    value: f64,
+    measured: f64,
+}
+
+/// Refuses values with which the model does not predict the rows that they were fitted to: somebody
+/// has changed them, or another model or other start values found them.
+fn explain(fits: &[Fit], machine: Machine) -> Result<(), String> {
+    let mut params = Params::default();
+    for fit in fits {
+        params.get_mut(fit.of.parameter).into_iter().for_each(|own| *own = fit.value);
+    }
+    for (i, fit) in fits.iter().enumerate() {
+        let model = fit.of.predict(&params, machine).map_err(|e| e.to_string())?;
+        if (model - fit.measured).abs() > MISSED * fit.measured.abs() {
+            let (name, row, measured) = (fit.of.parameter, fit.of.row(), fit.measured);
+            return Err(format!(
+                "calibration {}: {name} {}: row {row:?} was measured as {measured:.1}, and with \
+                 this value the model predicts {model:.1} (fit again: bellpush link --measured)",
+                i + 1,
+                fit.value
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// One entry: a parameter that is fitted, to rows that were measured and moved what they should.
-fn fit(entry: &Value, results: &Value) -> Result<(&'static str, f64), String> {
+fn fit(entry: &Value, results: &Value) -> Result<Fit, String> {
     let name = entry["parameter"].as_str().unwrap_or_default();
     let (parameter, value) = fitted(name, entry["value"].as_f64().unwrap_or(f64::NAN))?;
     let row = entry["row"].as_str().unwrap_or_default();
-    for part in row.split(", less ") {
+    let of = CALIBRATION.iter().find(|c| c.parameter == parameter);
+    let of = of.ok_or_else(|| format!("{parameter} is fitted to no row"))?;
+    if row != of.row() {
+        return Err(format!("{parameter} is fitted to row {:?}, not to {row:?}", of.row()));
+    }
+    let mut all = Vec::new();
+    for probe in [Some(of.probe), of.less].into_iter().flatten() {
+        let part = probe.to_string();
         let rows = results.as_array().map_or(&[][..], |rows| rows);
         let own = rows.iter().find(|r| r["row"] == part);
         let own = own.ok_or_else(|| format!("{parameter}: no row {part:?} in the results"))?;
-        let is_number = own["measured"].as_f64().is_some_and(|v| v.is_finite() && v > 0.0);
+        let value = own["measured"].as_f64().filter(|v| v.is_finite() && *v > 0.0);
+        let is_number = value.is_some();
         if !(is_number && own["verified"] == true) {
             return Err(format!("{parameter}: row {part:?} was not measured and verified"));
         }
+        all.extend(value);
     }
-    Ok((parameter, value))
+    let measured = all[0] - all.get(1).copied().unwrap_or(0.0);
+    Ok(Fit { of, value, measured })
 }
 
 impl Measured {
@@ -121,22 +172,28 @@ fn may_be(name: &str, measured: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bellpush::pcie::sim::{Probe, predict_probe};
     use serde_json::json;
 
+    /// A result whose rows are what the model says of these values.
     fn file() -> Value {
+        let params = Params { gpu_port_ns: 250.0, dram_ns: 90.0, ..Params::default() };
+        let of = |name: &str| *CALIBRATION.iter().find(|c| c.parameter == name).unwrap();
+        let (port, dram) = (of("gpu_port_ns"), of("dram_ns"));
+        let row = |probe: Probe| {
+            let value = predict_probe(&params, Machine::default(), probe).unwrap();
+            json!({ "row": probe.to_string(), "measured": value, "verified": true })
+        };
         json!({
             "meta": {
                 "command": "link", "gpu": "a GPU",
                 "link": { "gen": 5, "lanes": 16, "mps_bytes": 256 },
                 "calibration": [
-                    { "parameter": "gpu_port_ns", "row": "one", "value": 250.0 },
-                    { "parameter": "dram_ns", "row": "two, less one", "value": 90.0 },
+                    { "parameter": "gpu_port_ns", "row": port.row(), "value": 250.0 },
+                    { "parameter": "dram_ns", "row": dram.row(), "value": 90.0 },
                 ],
             },
-            "results": [
-                { "row": "one", "measured": 900.0, "verified": true },
-                { "row": "two", "measured": 990.0, "verified": true },
-            ],
+            "results": [row(port.probe), row(dram.probe), row(dram.less.unwrap())],
         })
     }
 
@@ -181,14 +238,43 @@ mod tests {
             ),
             (&|j| j["meta"]["calibration"][0]["value"] = json!(1e6), "1000000 is not from"),
             (&|j| j["meta"]["calibration"][0]["value"] = json!("x"), "NaN is not from"),
-            (&|j| j["meta"]["calibration"][1]["row"] = json!("none"), "no row \"none\""),
+            (
+                &|j| j["meta"]["calibration"][1]["row"] = json!("none"),
+                "dram_ns is fitted to row \"64 B loaded from host memory, less 64 B that",
+            ),
+            (
+                &|j| {
+                    let other = j["meta"]["calibration"][0]["row"].clone();
+                    j["meta"]["calibration"][1]["row"] = other;
+                },
+                "dram_ns is fitted to row \"64 B loaded from host memory",
+            ),
+            (&|j| j["results"][2]["row"] = json!("none"), "dram_ns: no row \"64 B that this GPU"),
+            (&|j| j["meta"]["link"]["lanes"] = json!(7), "meta.link: "),
+            (
+                &|j| j["meta"]["calibration"][0]["value"] = json!(20.0),
+                "gpu_port_ns 20: row \"a word of host memory loaded\" was measured as ",
+            ),
+            (
+                &|j| j["results"][0]["measured"] = json!(47.0),
+                "was measured as 47.0, and with this value the model predicts ",
+            ),
+            (
+                &|j| j["meta"]["calibration"][1]["value"] = json!(130.0),
+                "calibration 2: dram_ns 130",
+            ),
             (&|j| j["results"][0]["verified"] = json!(false), "not measured and verified"),
-            (&|j| j["results"] = json!(7), "no row \"one\""),
-            (&|j| j["meta"]["calibration"][1]["parameter"] = json!("gpu_port_ns"), "stands twice"),
+            (&|j| j["results"] = json!(7), "no row \"a word of host memory loaded\""),
+            (
+                &|j| j["meta"]["calibration"][1] = j["meta"]["calibration"][0].clone(),
+                "calibration 2: gpu_port_ns stands twice",
+            ),
         ] {
             let error = with(change);
             assert!(error.contains(reason) && !error.contains('\n'), "{reason}: {error}");
         }
+        let read = parse(&file().to_string()).unwrap();
+        assert_eq!(read.fits, [("gpu_port_ns", 250.0), ("dram_ns", 90.0)]);
         assert!(parse("{").unwrap_err().starts_with("no JSON"));
         assert!(parse(&"[".repeat(100_000)).unwrap_err().starts_with("no JSON"));
     }

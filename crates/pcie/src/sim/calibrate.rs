@@ -21,6 +21,17 @@ pub struct Calibration {
     pub peer: bool,
 }
 
+impl Calibration {
+    /// What the model says of its row, less the row that is subtracted first.
+    ///
+    /// # Errors
+    /// As [`predict_probe`].
+    pub fn predict(&self, params: &Params, machine: Machine) -> Result<f64, SimError> {
+        let base = self.less.map_or(Ok(0.0), |less| predict_probe(params, machine, less))?;
+        Ok(predict_probe(params, machine, self.probe)? - base)
+    }
+}
+
 const fn fit(parameter: &'static str, probe: Probe, peer: bool) -> Calibration {
     Calibration { parameter, probe, less: None, peer }
 }
@@ -95,7 +106,8 @@ pub fn calibrate(
     measured: impl Fn(Probe) -> Option<f64>,
 ) -> Result<Params, SimError> {
     let mut params = start.clone();
-    for Calibration { parameter, probe, less, .. } in CALIBRATION {
+    for calibration in CALIBRATION {
+        let Calibration { parameter, probe, less, .. } = calibration;
         let Some(mut want) = measured(probe) else { continue };
         if let Some(less) = less {
             let Some(base) = measured(less) else { continue };
@@ -106,8 +118,7 @@ pub fn calibrate(
             if let Some(p) = params.get_mut(parameter) {
                 *p = value;
             }
-            let base = less.map_or(Ok(0.0), |less| predict_probe(&params, machine, less))?;
-            Ok(predict_probe(&params, machine, probe)? - base)
+            calibration.predict(&params, machine)
         };
         let now = params.get(parameter).expect("CALIBRATION names parameters");
         let (mut low, mut high) = searched(now);

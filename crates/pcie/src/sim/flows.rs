@@ -222,6 +222,26 @@ pub fn simulate_messages(
     Ok(s.sim.run(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
 }
 
+/// What the rates of flows depend on.
+pub(super) fn flows_imprint(
+    topology: &Topology,
+    params: &Params,
+    flows: &[Flow],
+    message_bytes: Option<u32>,
+) -> String {
+    let mut s = Streams::new(topology, params, flows);
+    let bytes = message_bytes.unwrap_or(STREAM_BYTES);
+    let programs: Vec<Program> = flows.iter().map(|f| s.load(f, bytes, 1, 1).program).collect();
+    programs.iter().map(|program| s.sim.imprint(program)).collect()
+}
+
+/// The same, of one flow to or from host memory whose lines lie in no cache.
+pub(super) fn uncached_imprint(topology: &Topology, params: &Params, flow: Flow) -> String {
+    let mut s = Streams { cached: false, ..Streams::new(topology, params, &[flow]) };
+    let load = s.load(&flow, STREAM_BYTES, STREAM_WINDOW, LEAST_RUNS);
+    s.sim.imprint(&load.program)
+}
+
 /// Rate of one flow to or from host memory whose lines lie in no cache, GB/s.
 ///
 /// # Errors

@@ -255,3 +255,22 @@ fn a_root_ports_node_changes_no_rate() {
         assert!((with / without - 1.0).abs() < 0.005, "{by:?}: {with} with it, {without} without");
     }
 }
+
+/// Once for each way of a TLP between two virtual switches of a chip, and nowhere else.
+#[test]
+fn chip_ns_is_in_what_crosses_a_chip() {
+    let inside = with(&[]);
+    let ns = |t: &Topology, flow: Flow, chip_ns| {
+        let p = Params { chip_ns, ..Params::default() };
+        crate::sim::flow_latency_ns(t, &p, flow, 64).unwrap()
+    };
+    let id = |name: &str| inside.find(name).unwrap();
+    let more = |t: &Topology, flow| ns(t, flow, 50.0) - ns(t, flow, 0.0);
+    let (gpu, other) = (id("gpu0"), id("gpu4"));
+    assert!(inside.route(gpu, other).in_chip);
+    assert!((more(&inside, Flow::write(gpu, other)) - 50.0).abs() < 0.01);
+    assert!((more(&inside, Flow::read(other, gpu)) - 100.0).abs() < 0.01);
+    assert_eq!(more(&inside, Flow::write(gpu, id("gpu1"))), 0.0, "one virtual switch");
+    let outside = with(&[("crosses = true", "crosses = false")]);
+    assert_eq!(more(&outside, Flow::write(gpu, other)), 0.0, "by the root complex");
+}

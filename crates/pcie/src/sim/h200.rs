@@ -189,7 +189,18 @@ pub(super) fn curve_on(
     blocks: u32,
     threads: u32,
 ) -> Result<f64, SimError> {
-    let mut b = h200s(p, link, f64::from(blocks), threads);
+    let (mut sim, load) = curve_load(p, link, curve, blocks, threads);
+    Ok(sim.run(vec![load])?[0].gb_per_s())
+}
+
+/// What a curve's point depends on.
+pub(super) fn curve_imprint(p: &Params, curve: Curve, blocks: u32, threads: u32) -> String {
+    let (sim, load) = curve_load(p, LINK, curve, blocks, threads);
+    sim.imprint(&load.program)
+}
+
+fn curve_load(p: &Params, link: RawLink, curve: Curve, blocks: u32, threads: u32) -> (Sim, Load) {
+    let b = h200s(p, link, f64::from(blocks), threads);
     let bytes = 1 << 16;
     let mut program = Program::new(u64::from(bytes));
     let store = |to| Step::Write {
@@ -211,7 +222,7 @@ pub(super) fn curve_on(
     // Enough operations in flight that SMs, tags and links are the limit.
     let window = (4 * blocks).clamp(8, 128);
     let count = u64::from(window) * 12;
-    Ok(b.sim.run(vec![Load { program, window, count }])?[0].gb_per_s())
+    (b.sim, Load { program, window, count })
 }
 
 /// Path of the payload in a hop experiment.
@@ -227,7 +238,20 @@ pub enum HopPath {
 
 /// Simulates a hop row: one block of 1,024 threads on each side.
 pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result<f64, SimError> {
-    let mut b = h200s(p, LINK, 1.0, 1024);
+    let (mut sim, program) = hop_program(p, path, bytes, pcie);
+    // As in the measurement: the mean of many operations.
+    let results = sim.run(vec![Load { program, window: 1, count: 301 }])?;
+    Ok(results[0].mean_ns())
+}
+
+/// What a hop row depends on.
+pub(super) fn hop_imprint(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> String {
+    let (sim, program) = hop_program(p, path, bytes, pcie);
+    sim.imprint(&program)
+}
+
+fn hop_program(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> (Sim, Program) {
+    let b = h200s(p, LINK, 1.0, 1024);
     let mut g = Program::new(u64::from(bytes));
     let poll = Step::Uniform {
         min_ps: Params::ps(p.sm_ns + p.hbm_ns),
@@ -303,9 +327,7 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
     let flag = g.task(write(peer_sm, hbm, 8, Until::Visible), &[fence]);
     let seen = g.task(poll, &[flag]);
     g.task(handoff, &[seen]);
-    // As in the measurement: the mean of many operations.
-    let results = b.sim.run(vec![Load { program: g, window: 1, count: 301 }])?;
-    Ok(results[0].mean_ns())
+    (b.sim, g)
 }
 
 /// Simulates doorbell and completion alone, on which the hand-off is calibrated.

@@ -23,8 +23,10 @@ mod ops;
 mod order;
 mod order_rows;
 mod params;
+mod part;
 mod peers;
 mod probe;
+mod probe_names;
 mod program;
 mod rank;
 mod run;
@@ -59,6 +61,7 @@ pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
 pub use order::Order;
 pub use order_rows::{ORDER_ROWS, OrderMachine, OrderRow, simulate_order};
 pub use params::{ParamError, Params};
+pub use part::{Compared, has_part_in_flows, has_part_in_operation, has_part_in_rows};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 

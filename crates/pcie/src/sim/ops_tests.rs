@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::{BUILTIN_NAMES, builtin};
+use crate::topology::{BUILTIN_NAMES, Topology, builtin};
 
 fn ns(name: &str, path: PathModel, bytes: u32, params: &Params) -> Result<f64, SimError> {
     let t = builtin(name).unwrap();
@@ -123,4 +123,31 @@ fn blueflame_carries_small_payloads_only() {
     assert!(predict(spec, PathModel::PushBlueflame, 220, 1).unwrap().is_some());
     assert_eq!(predict(spec, PathModel::PushBlueflame, 221, 1), Ok(None));
     assert_eq!(predict(spec, PathModel::Pull, 0, 1), Ok(None));
+}
+
+/// A polling phase is drawn anew where its range is another by picoseconds, as it is below a root
+/// port that the tree shows: two topologies of one machine differ by it, over many seeds by nothing.
+#[test]
+fn a_root_port_in_the_tree_changes_the_phases_alone() {
+    let shown = builtin("two-root-complexes").unwrap();
+    let hidden = builtin("epyc-2s").unwrap();
+    let mean = |t: &Topology| {
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let ns = |seed| {
+            let spec = TestBedSpec { topology: t, gpu, nic, params: &params, seed };
+            let o = Operation::new(spec, Layout::Card, PathModel::PushBlueflame, 8, 1);
+            o.run(Operation::alone_runs(8)).unwrap().median_ns()
+        };
+        let all: Vec<f64> = (0..400).map(ns).collect();
+        println!(
+            "{} {:?}",
+            t.name,
+            all.iter().fold([f64::MAX, 0.0], |[a, b], v| [a.min(*v), b.max(*v)])
+        );
+        all.iter().sum::<f64>() / 400.0
+    };
+    let (shown, hidden) = (mean(&shown), mean(&hidden));
+    println!("{shown} {hidden}");
+    assert!((shown / hidden - 1.0).abs() < 0.005, "{shown} {hidden}");
 }

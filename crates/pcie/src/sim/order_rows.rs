@@ -3,7 +3,7 @@
 //! rate, where the memory is, and whether the CPU puts a device's writes into its last-level cache
 //! (Intel: DDIO) or into memory (AMD's EPYC).
 
-use super::flows::simulate_uncached;
+use super::flows::{flows_imprint, simulate_uncached, uncached_imprint};
 use super::{Flow, Params, SimError, simulate_flows};
 use crate::topology::{Builder, Kind, RawLink, Topology};
 
@@ -120,20 +120,34 @@ fn machine(m: &OrderMachine, relaxed: bool) -> Topology {
     b.finish().expect("legal by construction")
 }
 
+fn flow_of(params: &Params, m: &OrderMachine, relaxed: bool) -> (Topology, Params, Flow) {
+    let params = Params { iommu_pages: f64::from(m.pages.max(1)), ..params.clone() };
+    let mut t = machine(m, relaxed);
+    if m.pages > 0 {
+        t = t.with(crate::topology::Knob::Iommu, 1.0).expect("a switch has no bounds");
+    }
+    let find = |id| t.find(id).expect("was added above");
+    let flow = Flow::write(find("nic0"), find(if m.far { "s1" } else { "s0" }));
+    (t, params, flow)
+}
+
+/// What a row depends on.
+pub(super) fn order_imprint(params: &Params, m: &OrderMachine) -> String {
+    let (t, params, flow) = flow_of(params, m, false);
+    match m.cached {
+        true => flows_imprint(&t, &params, &[flow], None),
+        false => uncached_imprint(&t, &params, flow),
+    }
+}
+
 /// Simulates a NIC's writes into host memory in order, and with relaxed ordering, Gb/s.
 ///
 /// # Errors
 /// As [`simulate_flows`].
 pub fn simulate_order(params: &Params, m: &OrderMachine) -> Result<[f64; 2], SimError> {
-    let params = Params { iommu_pages: f64::from(m.pages.max(1)), ..params.clone() };
     let mut gbps = [0.0; 2];
     for (relaxed, gbps) in [false, true].into_iter().zip(&mut gbps) {
-        let mut t = machine(m, relaxed);
-        if m.pages > 0 {
-            t = t.with(crate::topology::Knob::Iommu, 1.0).expect("a switch has no bounds");
-        }
-        let find = |id| t.find(id).expect("was added above");
-        let flow = Flow::write(find("nic0"), find(if m.far { "s1" } else { "s0" }));
+        let (t, params, flow) = flow_of(params, m, relaxed);
         let rate = if m.cached {
             simulate_flows(&t, &params, &[flow])?[0]
         } else {

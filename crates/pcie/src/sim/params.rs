@@ -30,6 +30,16 @@ macro_rules! params {
                 }
             }
 
+            /// What a parameter is, in one sentence without its full stop; empty for an unknown
+            /// name.
+            pub fn meaning(name: &str) -> &'static str {
+                let text = match name {
+                    $(stringify!($name) => concat!($($doc),+),)+
+                    _ => "",
+                };
+                text.trim().split_once(". ").map_or(text, |first| first.0).trim().trim_end_matches('.')
+            }
+
             /// The parameter with this name.
             pub fn get(&self, name: &str) -> Option<f64> {
                 match name {

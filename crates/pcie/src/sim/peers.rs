@@ -2,6 +2,7 @@
 //! fitted. Assumed for all: MPS 256, MRRS 512, and that the interconnect between sockets limits
 //! nothing, since nobody states its rate for peer traffic.
 
+use super::flows::flows_imprint;
 use super::{Flow, Params, SimError, simulate_flows};
 use crate::topology::{Builder, Kind, RawLink, Topology};
 
@@ -115,6 +116,17 @@ fn machine(generation: u32, standing: Standing) -> Topology {
 /// # Errors
 /// As [`simulate_flows`].
 pub fn simulate_peer_row(params: &Params, row: &PeerRow) -> Result<f64, SimError> {
+    let (t, flows) = flows_of(row);
+    Ok(simulate_flows(&t, params, &flows)?.iter().sum())
+}
+
+/// What a row depends on.
+pub(super) fn peer_imprint(params: &Params, row: &PeerRow) -> String {
+    let (t, flows) = flows_of(row);
+    flows_imprint(&t, params, &flows, None)
+}
+
+fn flows_of(row: &PeerRow) -> (Topology, Vec<Flow>) {
     let t = machine(row.generation, row.standing);
     let gpu = |id| t.find(id).expect("was added above");
     let (a, b) = (gpu("gpu0"), gpu("gpu1"));
@@ -123,7 +135,7 @@ pub fn simulate_peer_row(params: &Params, row: &PeerRow) -> Result<f64, SimError
         Traffic::Read => vec![Flow::read(a, b)],
         Traffic::BothWrite => vec![Flow::write(a, b), Flow::write(b, a)],
     };
-    Ok(simulate_flows(&t, params, &flows)?.iter().sum())
+    (t, flows)
 }
 
 #[cfg(test)]

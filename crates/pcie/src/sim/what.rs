@@ -5,7 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::rank::in_parallel;
-use super::{Params, PathModel, SweepRow, TestBedSpec, sweep};
+use super::{Params, PathModel, SweepRow, TestBedSpec, has_part_in_operation, sweep};
 use crate::topology::{Knob, Topology};
 
 /// Most combinations of one question.
@@ -75,6 +75,14 @@ impl Axis {
     /// Whether it is on or off.
     pub fn is_switch(&self) -> bool {
         matches!(self.what, What::Knob(knob) if knob.is_switch())
+    }
+
+    /// The parameter that it is; `None` for a number of the topology.
+    pub fn parameter(&self) -> Option<&'static str> {
+        match self.what {
+            What::Param(name) => Some(name),
+            What::Knob(_) => None,
+        }
     }
 
     /// A value as it is written.
@@ -222,6 +230,36 @@ impl Question {
         Ok((topology, params))
     }
 
+    /// Topology and parameters as they are, then those of every combination.
+    fn beds(&self, spec: TestBedSpec<'_>) -> Result<Vec<(Topology, Params)>, WhatError> {
+        let mut beds = vec![(spec.topology.clone(), spec.params.clone())];
+        for values in self.combinations() {
+            beds.push(self.apply(spec.topology, spec.params, &values)?);
+        }
+        Ok(beds)
+    }
+
+    /// Whether a parameter has a part in any of these operations, as they are or under any
+    /// combination.
+    ///
+    /// # Errors
+    /// A value that the number cannot have.
+    pub fn has_part(
+        &self,
+        spec: TestBedSpec<'_>,
+        operations: &[(PathModel, u32)],
+        in_flight: u32,
+        name: &str,
+    ) -> Result<bool, WhatError> {
+        Ok(self.beds(spec)?.iter().any(|(topology, params)| {
+            let spec = TestBedSpec { topology, params, ..spec };
+            let has_part = |&(path, bytes): &(PathModel, u32)| {
+                has_part_in_operation(spec, path, (bytes, in_flight), name)
+            };
+            operations.iter().any(has_part)
+        }))
+    }
+
     /// Predicts paths and sizes as they are, then under every combination, in its order.
     ///
     /// # Errors
@@ -239,10 +277,7 @@ impl Question {
         if gb > MOST_GB {
             return Err(WhatError::TooLong { gb });
         }
-        let mut beds = vec![(spec.topology.clone(), spec.params.clone())];
-        for values in self.combinations() {
-            beds.push(self.apply(spec.topology, spec.params, &values)?);
-        }
+        let beds = self.beds(spec)?;
         Ok(in_parallel(beds.len(), |i| {
             let (topology, params) = &beds[i];
             sweep(TestBedSpec { topology, params, ..spec }, paths, sizes, in_flight)

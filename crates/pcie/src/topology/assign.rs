@@ -42,7 +42,7 @@ pub fn candidates(tree: &Tree<'_>) -> Vec<Address> {
 /// cards first.
 pub fn assign(tree: &Tree<'_>) -> Vec<Assigned<Address>> {
     let (gpus, nics) = (tree.capture().of_kind(Kind::Gpu), candidates(tree));
-    let card = |a: &Address| (a.domain, a.bus, a.device);
+    let card = |a: &Address| a.card();
     let cards: Vec<usize> = nics
         .iter()
         .enumerate()
@@ -61,11 +61,13 @@ pub fn assign_matrix(matrix: &Matrix) -> Vec<Assigned<usize>> {
     spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, &nics)).collect()
 }
 
-/// Assigns the NICs of a topology.
+/// Assigns the NICs of a topology, over cards first as far as they are known.
 pub fn assign_topology(topology: &Topology) -> Vec<Assigned<NodeId>> {
     let (gpus, nics) = (topology.of_kind(Kind::Gpu), topology.of_kind(Kind::Nic));
-    let cards: Vec<usize> = (0..nics.len()).collect();
-    let class = |g: usize, n: usize| Class::Known(topology.distance(gpus[g], nics[n]));
+    let card = |n: usize| topology.node(nics[n]).card.as_ref();
+    let same = |n: usize| (0..n).find(|&m| card(m).is_some() && card(m) == card(n));
+    let cards: Vec<usize> = (0..nics.len()).map(|n| same(n).unwrap_or(n)).collect();
+    let class = |g: usize, n: usize| topology.class_of(gpus[g], nics[n]);
     spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, &nics)).collect()
 }
 

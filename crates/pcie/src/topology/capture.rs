@@ -45,6 +45,14 @@ pub struct Address {
     pub function: u8,
 }
 
+impl Address {
+    /// The device without its function: functions of one device are ports of one card.
+    pub(super) fn card(&self) -> String {
+        let Self { domain, bus, device, .. } = self;
+        format!("{domain:04x}:{bus:02x}:{device:02x}")
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
@@ -185,6 +193,8 @@ pub struct Function {
     pub mps: Option<u32>,
     /// Maximum read request size in use, bytes.
     pub mrrs: Option<u32>,
+    /// Whether the function may set the relaxed-ordering attribute (Enable Relaxed Ordering).
+    pub relaxes: Option<bool>,
     /// Whether ACS P2P Request Redirect is on.
     pub redirects: Option<bool>,
     /// IOMMU group.
@@ -212,6 +222,7 @@ impl Function {
             now: None,
             mps: None,
             mrrs: None,
+            relaxes: None,
             redirects: None,
             iommu_group: None,
             buses: None,
@@ -261,6 +272,7 @@ impl Function {
         fill(&mut self.now, other.now);
         fill(&mut self.mps, other.mps);
         fill(&mut self.mrrs, other.mrrs);
+        fill(&mut self.relaxes, other.relaxes);
         fill(&mut self.redirects, other.redirects);
         fill(&mut self.iommu_group, other.iommu_group);
         fill(&mut self.buses, other.buses);

@@ -194,6 +194,7 @@ pub fn unknowns(tree: &Tree<'_>) -> Vec<String> {
     };
     lack("fastest link", &|f| tree.link(f.address).0.is_none());
     lack("MPS and MRRS", &|f| f.mps.is_none());
+    lack("relaxed ordering", &|f| f.relaxes.is_none() || capture.is_virtual(f.address));
     lack("NUMA node", &|f| tree.numa(f.address).is_none());
     lack("bridges above", &|f| !tree.top(f.address).is_root);
     let bridges: BTreeSet<Address> = wanted.iter().flat_map(|f| tree.chain(f.address)).collect();

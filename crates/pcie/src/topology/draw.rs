@@ -8,6 +8,7 @@ use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
 use super::survey::collapse_verdict;
+use super::tree::Class;
 use crate::Origin;
 
 /// What stands behind a number that was not read.
@@ -26,8 +27,19 @@ fn label(node: &Node) -> String {
             let _ = write!(text, " MRRS {}{}", link.mrrs.bytes(), mark(from.mrrs));
         }
     }
+    if node.unknown {
+        text.push_str("  unknown");
+    }
     if !node.model.is_empty() {
         let _ = write!(text, "  {}", one_line(&node.model));
+    }
+    if let Some(card) = &node.card {
+        let _ = write!(text, "  of card {}", one_line(card));
+    }
+    match node.relaxed_ordering {
+        Some(true) => text.push_str("  relaxed ordering"),
+        Some(false) => text.push_str("  no relaxed ordering"),
+        None => {}
     }
     if let Some(chip) = &node.chip {
         let _ = write!(text, "  of chip {}", one_line(chip));
@@ -108,7 +120,7 @@ pub fn to_text(topology: &Topology) -> String {
         for &gpu in &gpus {
             let _ = write!(out, "{:10}", topology.node(gpu).id);
             for &nic in &nics {
-                let _ = write!(out, "{:>14}", topology.distance(gpu, nic));
+                let _ = write!(out, "{:>14}", topology.class_of(gpu, nic));
             }
             out.push('\n');
         }
@@ -136,7 +148,7 @@ fn peers(topology: &Topology, gpus: &[NodeId], out: &mut String) {
     for &a in gpus {
         let _ = write!(out, "{:10}", id(a));
         for &b in gpus {
-            let class = if a == b { "X".into() } else { topology.distance(a, b).to_string() };
+            let class = if a == b { "X".into() } else { topology.class_of(a, b).to_string() };
             let _ = write!(out, "{class:>14}");
         }
         out.push('\n');
@@ -190,7 +202,11 @@ fn ways(topology: &Topology, gpus: &[NodeId], nics: &[NodeId], out: &mut String)
     for &gpu in gpus {
         let routes = nics.iter().map(|&nic| topology.route(gpu, nic));
         let Some(route) = routes.min_by_key(|r| r.class) else { continue };
-        let _ = write!(out, "{:4} {}", route.class, route.text(topology));
+        let class = match (route.nodes.first(), route.nodes.last()) {
+            (Some(&from), Some(&to)) => topology.class_of(from, to),
+            _ => Class::Known(route.class),
+        };
+        let _ = write!(out, "{class:4} {}", route.text(topology));
         if route.tree != route.class {
             let _ = write!(out, "  (by the tree {})", route.tree);
         }

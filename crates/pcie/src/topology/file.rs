@@ -20,6 +20,7 @@ use toml::Spanned;
 use super::error::TopologyError;
 use super::model::{Builder, Kind, LinkOrigin, RawLink, Topology};
 use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
+use super::save::UNKNOWN;
 use crate::Origin;
 
 #[derive(Deserialize)]
@@ -56,6 +57,8 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct SocketEntry {
     id: Spanned<String>,
+    #[serde(default)]
+    unknown: bool,
     #[serde(default)]
     cpu: String,
 }
@@ -155,6 +158,8 @@ struct RootComplexEntry {
     id: Spanned<String>,
     socket: Spanned<String>,
     numa: Option<Spanned<String>>,
+    #[serde(default)]
+    unknown: bool,
     p2p_reads: Option<bool>,
     p2p_writes: Option<bool>,
     p2p_tlp_bytes: Option<Spanned<u32>>,
@@ -197,8 +202,17 @@ struct DeviceEntry {
     chip: Option<Spanned<String>>,
     #[serde(default)]
     assumed: Vec<Guessed>,
+    link: Option<Spanned<LinkEntry>>,
+    card: Option<Spanned<String>>,
     #[serde(default)]
     model: String,
+}
+
+/// What stands in place of a link's numbers.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LinkEntry {
+    Unknown,
 }
 
 /// A number that a file has and nobody read.
@@ -209,6 +223,14 @@ enum Guessed {
     Lanes,
     Mps,
     Mrrs,
+}
+
+impl DeviceEntry {
+    /// Whether the file gives any number of the link.
+    fn has_numbers(&self) -> bool {
+        let numbers = [&self.generation, &self.lanes, &self.mps, &self.mrrs];
+        !self.assumed.is_empty() || numbers.iter().any(|number| !number.span().is_empty())
+    }
 }
 
 fn unspanned(value: u32) -> Spanned<u32> {
@@ -269,6 +291,7 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         let id = &entry.as_ref().id;
         let line = Some(line_of(id.span().start));
         let node = builder.add(id.as_ref(), Kind::Socket, None, None, line);
+        node.unknown = entry.as_ref().unknown;
         node.model.clone_from(&entry.as_ref().cpu);
     }
     for entry in &file.numa {
@@ -307,7 +330,18 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         })?;
         builder.measured(parameter, value);
     }
-    builder.finish()
+    let topology = builder.finish()?;
+    // Everything else hangs from these.
+    let least =
+        [("socket", file.socket.is_empty()), ("root_complex", file.root_complex.is_empty())];
+    if let Some((lacks, _)) = least.iter().find(|(_, is_empty)| *is_empty) {
+        let reason = format!(
+            "no [[{lacks}]]: a topology has a [[socket]] and a [[root_complex]] of it at least, and \
+             below that what is asked about: a [[gpu]], a [[nic]]"
+        );
+        return Err(TopologyError::Syntax { line: None, reason });
+    }
+    Ok(topology)
 }
 
 /// An error about a number of a root complex or device.
@@ -352,6 +386,7 @@ fn root_complex(
         read_gb_per_s: e.p2p_read_gb_per_s,
         write_gb_per_s: e.p2p_write_gb_per_s,
     };
+    node.unknown = e.unknown;
     node.iommu = e.iommu.as_ref().map_or(Iommu::Unknown, Iommu::from);
     node.mesh_gb_per_s = e.mesh_gb_per_s;
     Ok(())
@@ -386,8 +421,20 @@ fn device(
         let reason = format!("{}: a switch makes no requests to relax", e.id.as_ref());
         return Err(TopologyError::Syntax { line: Some(line_of(order.span().start)), reason });
     }
+    if let Some(unknown) = &e.link
+        && e.has_numbers()
+    {
+        let reason = format!("{}: an unknown link has no gen, lanes, mps and mrrs", e.id.as_ref());
+        return Err(TopologyError::Syntax { line: Some(line_of(unknown.span().start)), reason });
+    }
+    if let Some(card) = e.card.as_ref().filter(|_| kind != Kind::Nic) {
+        let reason = format!("{}: a {kind} is no port of a NIC's card", e.id.as_ref());
+        return Err(TopologyError::Syntax { line: Some(line_of(card.span().start)), reason });
+    }
     let parent = Some(e.parent.as_ref().as_str());
-    let node = builder.add(e.id.as_ref(), kind, parent, Some(link), Some(line));
+    let link = e.link.is_none().then_some(link);
+    let node = builder.add(e.id.as_ref(), kind, parent, link, Some(line));
+    node.card = e.card.as_ref().map(|c| c.as_ref().clone()).filter(|c| c != UNKNOWN);
     (node.acs, node.port_acs) = (e.acs, e.port_acs);
     let origin = |value, field| origin(value, e.assumed.contains(&field));
     node.relaxed_ordering = e.relaxed_ordering.as_ref().map(|r| *r.as_ref());

@@ -359,6 +359,8 @@ impl Device {
             f.max = rate(line);
         } else if line.starts_with("LnkSta:") {
             f.now = rate(line);
+        } else if line.contains("RlxdOrd+") || line.contains("RlxdOrd-") {
+            f.relaxes = Some(line.contains("RlxdOrd+"));
         } else if line.contains("MaxReadReq ") {
             f.mps = number(line, "MaxPayload ", 10, at)?;
             f.mrrs = number(line, "MaxReadReq ", 10, at)?;

@@ -96,7 +96,7 @@ pub struct Node {
     /// Parent; `None` for sockets.
     pub parent: Option<NodeId>,
     /// Link to the parent. `None` for sockets, for root complexes, and for root ports, whose link
-    /// is that of the node below.
+    /// is that of the node below; of a switch or device, unknown.
     pub link: Option<PcieLink>,
     /// Where the link's numbers come from.
     pub link_origin: LinkOrigin,
@@ -118,6 +118,11 @@ pub struct Node {
     /// Bandwidth of a root complex to the rest of its socket each way, shared by its ports, GB/s;
     /// `None`: no limit is known.
     pub mesh_gb_per_s: Option<f64>,
+    /// Whether a socket or a root complex stands for what nobody knows: which socket the root
+    /// complexes below it are of, or the bridges above what hangs from it.
+    pub unknown: bool,
+    /// The card that a NIC is a port of; `None`: unknown, taken as one of its own.
+    pub card: Option<String>,
     /// Free text; a socket's is its CPU's name.
     pub model: String,
 }
@@ -265,6 +270,8 @@ impl Builder {
             iommu: Iommu::Unknown,
             relaxed_ordering: None,
             mesh_gb_per_s: None,
+            unknown: false,
+            card: None,
             model: String::new(),
         };
         self.nodes.push(RawNode { node, parent: parent.map(str::to_owned), link, line });
@@ -339,6 +346,8 @@ impl Builder {
                     id: id.clone(),
                     source,
                 })?);
+            } else {
+                node.link_origin = LinkOrigin::default();
             }
             for (field, rate) in [
                 ("p2p_cap_gb_per_s", node.p2p.cap_gb_per_s),

@@ -75,6 +75,7 @@ impl Topology {
                 if node.kind != Kind::Socket {
                     node.model.clear();
                 }
+                node.card = None;
                 node
             })
             .collect();

@@ -10,6 +10,7 @@ use super::error::one_line;
 use super::model::{Distance, Kind, NodeId, Topology};
 use super::p2p::{Iommu, P2p};
 use super::profiles::RootProfile;
+use super::tree::Class;
 
 /// Reason why a TLP climbs further than to the nearest common node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,44 @@ impl Topology {
                 let inside = up[..=i].iter().chain(down[..=j].iter().rev()).copied().collect();
                 done(inside, None, true)
             }
+        }
+    }
+
+    /// The switch or device at or above a node whose link is unknown: nothing can be simulated
+    /// through it.
+    pub fn unknown_link(&self, id: NodeId) -> Option<NodeId> {
+        let has_one = |kind| matches!(kind, Kind::Switch | Kind::Gpu | Kind::Nic);
+        let lacks = |n: &NodeId| has_one(self.node(*n).kind) && self.node(*n).link.is_none();
+        self.ancestry(id).into_iter().find(lacks)
+    }
+
+    /// Class of two devices as far as it is known: that of their way, where nothing on it stands
+    /// for what nobody knows.
+    pub fn class_of(&self, a: NodeId, b: NodeId) -> Class {
+        let route = self.route(a, b);
+        let is_unknown = |n: NodeId| self.node(n).unknown;
+        let roots: Vec<NodeId> = route.roots(self).collect();
+        let (Some(&first), Some(&last)) = (roots.first(), roots.last()) else {
+            return Class::Known(route.class);
+        };
+        let sockets = [first, last].map(|root| self.socket_of(root));
+        let no_socket = sockets.into_iter().flatten().any(is_unknown);
+        let no_bridges = roots.iter().any(|&root| is_unknown(root));
+        if first == last {
+            // What redirects sends them to the root complex, whatever is between.
+            let is_known = !no_bridges || route.redirect.is_some();
+            let on_one_bus = [a, b].iter().all(|&n| self.node(n).parent == Some(first));
+            return match (is_known, on_one_bus) {
+                (true, _) => Class::Known(route.class),
+                (false, true) => Class::Known(Distance::Pix),
+                (false, false) => Class::Unknown,
+            };
+        }
+        match sockets[0] == sockets[1] || no_socket {
+            false => Class::Known(route.class),
+            true if no_bridges => Class::Unknown,
+            true if no_socket => Class::NodeOrSys,
+            true => Class::Known(route.class),
         }
     }
 
@@ -197,6 +236,13 @@ impl Route {
                 )),
                 None => {}
             }
+        }
+        for &n in self.nodes.iter().filter(|n| t.node(**n).unknown) {
+            let what = match t.node(n).kind {
+                Kind::Socket => "which socket the root complexes are of: unknown, taken as one",
+                _ => "the bridges above: unknown, taken as a root complex",
+            };
+            notes.push(format!("{}: {what}", id(n)));
         }
         if self.in_chip {
             notes.push("between two switches inside their chip".to_owned());

@@ -6,6 +6,9 @@ use super::model::{Kind, Node, NodeId, PcieLink, Topology};
 use super::p2p::{Collapse, Iommu};
 use crate::Origin;
 
+/// The word for what is unknown.
+pub(super) const UNKNOWN: &str = "unknown";
+
 /// One table of the file, field by field.
 struct Table {
     text: String,
@@ -38,8 +41,8 @@ impl Table {
 }
 
 /// The file of a topology. Numbers that nobody read are marked there as assumed, so that a reader
-/// of the file marks and moves them as before. A device whose link is not known has none in the
-/// file, and gets the assumed one of such a file.
+/// of the file marks and moves them as before. What is unknown is so in the file: a link, a card, the
+/// socket of root complexes, the bridges above a device.
 pub fn to_toml(topology: &Topology) -> String {
     let mut text = format!("name = {}\n", toml::Value::from(topology.name.as_str()));
     text += &collapse(&topology.collapse);
@@ -105,7 +108,7 @@ fn node(topology: &Topology, id: NodeId) -> String {
     t.put("id", n.id.as_str());
     match (n.kind, parent) {
         (Kind::Socket, _) => {
-            t.put_text("cpu", &n.model);
+            t.put_true("unknown", n.unknown).put_text("cpu", &n.model);
         }
         (Kind::RootComplex, Some(part)) if part.kind == Kind::NumaNode => {
             let socket = part.parent.map(|s| topology.node(s).id.as_str());
@@ -131,6 +134,7 @@ fn node(topology: &Topology, id: NodeId) -> String {
 
 fn root_complex(t: &mut Table, n: &Node) {
     let p = &n.p2p;
+    t.put_true("unknown", n.unknown);
     t.put_some("p2p_reads", p.reads).put_some("p2p_writes", p.writes);
     t.put_some("p2p_tlp_bytes", p.tlp_bytes.map(i64::from));
     t.put_some("p2p_read_slots", p.read_slots.map(i64::from));
@@ -158,6 +162,11 @@ fn device(t: &mut Table, n: &Node) {
             }
         }
         t.put_some("assumed", (!assumed.is_empty()).then_some(assumed));
+    } else {
+        t.put("link", UNKNOWN);
+    }
+    if n.kind == Kind::Nic {
+        t.put("card", n.card.as_deref().unwrap_or(UNKNOWN));
     }
     t.put_true("acs", n.acs).put_some("port_acs", n.port_acs);
     t.put_some("relaxed_ordering", n.relaxed_ordering);

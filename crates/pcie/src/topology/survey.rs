@@ -92,6 +92,11 @@ fn device(tree: &Tree<'_>, f: &Function) -> String {
     if let Some(group) = f.iommu_group {
         let _ = write!(text, "  IOMMU group {group}");
     }
+    match f.relaxes.filter(|_| !tree.capture().is_virtual(f.address)) {
+        Some(true) => text.push_str("  RlxdOrd+"),
+        Some(false) => text.push_str("  RlxdOrd-"),
+        None => {}
+    }
     if tree.capture().is_virtual(f.address) {
         text.push_str("  virtual function");
     }

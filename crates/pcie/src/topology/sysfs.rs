@@ -195,6 +195,8 @@ fn read_function(dir: &Path, address: Address) -> Function {
     let control = pcie_capability(&config).and_then(|at| read_u16(&config, at + 8));
     let size = |shift: u16| control.map(|c| 128u32 << u32::from(c >> shift & 7).min(5));
     (f.mps, f.mrrs) = (size(5), size(12));
+    // Only devices make requests of their own.
+    f.relaxes = control.filter(|_| !is_bridge).map(|c| c >> 4 & 1 == 1);
     // Extended capabilities start at 0x100.
     f.redirects = (config.len() > 0x100)
         .then(|| acs_control(&config).is_some_and(|control| control & 0b100 != 0));

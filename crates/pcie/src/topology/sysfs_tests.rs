@@ -39,10 +39,13 @@ fn a_function_is_what_its_files_say() {
         let config = config(256, &[(0x34, 0x40), (0x40, 0x10), (0x48, low), (0x49, high)]);
         let f = read(&[], &config);
         assert_eq!((f.mps, f.mrrs), (Some(mps), Some(mrrs)), "{control:#x}");
+        // Enable Relaxed Ordering is bit 4 (7.5.3.4).
+        assert_eq!(f.relaxes, Some(control & 0x10 != 0), "{control:#x}");
         assert!(!f.denied && f.port == Some(Port::Endpoint) && f.redirects.is_none());
     }
     let hidden = read(&[("numa_node", "-1\n"), ("class", "0x030200\n")], &[0; 64]);
     assert!(hidden.denied && hidden.mps.is_none() && hidden.numa.is_none());
+    assert_eq!(hidden.relaxes, None);
     assert_eq!(hidden.class, Some(0x0302));
 }
 

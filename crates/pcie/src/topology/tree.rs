@@ -218,11 +218,14 @@ impl<'a> Tree<'a> {
             if sockets.insert(numa) {
                 let package = numa.and_then(|n| self.capture.package(n));
                 let node = b.add(&socket, Kind::Socket, None, None, None);
+                node.unknown = numa.is_none();
                 node.model = package.map_or_else(String::new, |p| format!("CPU package {p}"));
             }
-            let mut parent = self.top(f.address).to_string();
+            let top = self.top(f.address);
+            let mut parent = top.to_string();
             if done.insert(parent.clone()) {
-                b.add(&parent, Kind::RootComplex, Some(&socket), None, None);
+                let root = b.add(&parent, Kind::RootComplex, Some(&socket), None, None);
+                root.unknown = !top.is_root;
             }
             for (i, (bridge, port)) in self.ports(f.address).into_iter().enumerate() {
                 let id = bridge.to_string();
@@ -240,6 +243,10 @@ impl<'a> Tree<'a> {
             let node = b.add(&f.address.to_string(), kind, Some(&parent), link, None);
             node.model = self.describe(f, link);
             node.link_origin = self.origin(f);
+            // A virtual function has its physical one's, whatever its own register says.
+            let own = !self.capture.is_virtual(f.address);
+            node.relaxed_ordering = f.relaxes.filter(|_| own);
+            node.card = (kind == Kind::Nic).then(|| f.address.card());
         }
         self.join(&mut b, &sockets, socket_gb_per_s);
         if let Some(known) = write_fans(self).iter().find_map(|fan| fan.known) {

@@ -1,0 +1,260 @@
+//! What `bellpush sim` is asked, and which of its options have a part in that.
+
+use std::error::Error;
+
+use bellpush::pcie::sim::{
+    Compared, Params, PathModel, Question, TestBedSpec, has_part_in_flows, has_part_in_operation,
+    has_part_in_rows,
+};
+use bellpush::pcie::topology::{Kind, Topology};
+
+use crate::cli::CliError;
+use crate::flows;
+use crate::sim::{SimArgs, params_of, pick};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The table of operations, which is the default.
+    Sweep,
+    Report,
+    What,
+    Losses,
+    Sensitivity,
+    Scale,
+    Flows,
+    Validate,
+    LeaveOneOut,
+    Derivatives,
+}
+
+/// What `--scale` takes of each path: bytes, and operations in flight (`Cost::from_model`).
+const SCALED: [(u32, u32); 2] = [(8, 16), (1 << 20, 8)];
+const SCALED_PATHS: [PathModel; 4] =
+    [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull, PathModel::Staged];
+/// What the window under the table of a sweep is found by.
+const WINDOW: (PathModel, u32) = (PathModel::PushInband, 4096);
+
+impl Mode {
+    /// The option that asks it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sweep => "the table of operations",
+            Self::Report => "--report",
+            Self::What => "--what",
+            Self::Losses => "--losses",
+            Self::Sensitivity => "--sensitivity",
+            Self::Scale => "--scale",
+            Self::Flows => "--flows",
+            Self::Validate => "--validate",
+            Self::LeaveOneOut => "--validate --leave-one-out",
+            Self::Derivatives => "--derivatives",
+        }
+    }
+
+    /// Whether it simulates operations between a GPU and a NIC.
+    const fn has_operations(self) -> bool {
+        matches!(
+            self,
+            Self::Sweep
+                | Self::Report
+                | Self::What
+                | Self::Losses
+                | Self::Sensitivity
+                | Self::Scale
+        )
+    }
+
+    const fn rows(self) -> Option<Compared> {
+        match self {
+            Self::Validate => Some(Compared::All),
+            Self::LeaveOneOut => Some(Compared::Fitted),
+            Self::Derivatives => Some(Compared::Derivatives),
+            _ => None,
+        }
+    }
+}
+
+impl SimArgs {
+    /// What is asked.
+    ///
+    /// # Errors
+    /// Two questions at once.
+    pub fn mode(&self) -> std::result::Result<Mode, CliError> {
+        let validate = if self.leave_one_out { Mode::LeaveOneOut } else { Mode::Validate };
+        let all = [
+            (self.report.is_some(), Mode::Report),
+            (self.what.is_some(), Mode::What),
+            (self.losses, Mode::Losses),
+            (self.sensitivity, Mode::Sensitivity),
+            (!self.scale.is_empty(), Mode::Scale),
+            (!self.flows.is_empty(), Mode::Flows),
+            (self.validate, validate),
+            (self.derivatives, Mode::Derivatives),
+        ];
+        let mut asked = all.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, mode)| mode);
+        let first = asked.next().unwrap_or(Mode::Sweep);
+        match asked.next() {
+            None => Ok(first),
+            Some(second) => Err(CliError::new(
+                format!("{} and {} are two questions", first.name(), second.name()),
+                "ask one at a time",
+            )),
+        }
+    }
+
+    /// Refuses options that would change nothing: who gives one expects something of it.
+    ///
+    /// # Errors
+    /// One line that names the option and what it is for.
+    pub fn check_options(&self, mode: Mode) -> std::result::Result<(), CliError> {
+        let operations = mode.has_operations();
+        let by_path = matches!(mode, Mode::Sweep | Mode::Report | Mode::What);
+        let in_flight = by_path || mode == Mode::Losses || self.message.is_some();
+        let used = [
+            (
+                "--topology",
+                !self.topology.is_empty(),
+                mode.rows().is_none(),
+                "operations and flows",
+            ),
+            ("--gpu", self.gpu.is_some(), operations, "operations"),
+            ("--nic", self.nic.is_some(), operations, "operations"),
+            (
+                "--path",
+                !self.path.is_empty(),
+                by_path,
+                "the table of operations, --what and --report",
+            ),
+            ("--sizes", !self.sizes.is_empty(), operations, "operations"),
+            (
+                "--in-flight",
+                self.in_flight.is_some(),
+                in_flight,
+                "the table of operations, --what, --losses, --report and --flows with --message",
+            ),
+            ("--seed", self.seed.is_some(), operations, "operations"),
+        ];
+        match used.iter().find(|(_, is_given, takes, _)| *is_given && !takes) {
+            None => Ok(()),
+            Some((name, .., of)) => {
+                let what = format!("{name} is for {of} only");
+                Err(CliError::new(what, format!("leave it out of {}", mode.name())))
+            }
+        }
+    }
+
+    /// Names of the parameters that the command sets.
+    fn set_names(&self) -> impl Iterator<Item = &str> {
+        self.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0)
+    }
+
+    /// Refuses a `--set` of what has no part in the rows that the model is compared with.
+    ///
+    /// # Errors
+    /// As [`SimArgs::check_options`].
+    pub fn check_rows(&self, mode: Mode, params: &Params) -> Result<()> {
+        let Some(rows) = mode.rows() else { return Ok(()) };
+        for name in self.set_names() {
+            if !has_part_in_rows(params, rows, name)? {
+                return Err(without_part("--set", name, mode).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a `--set`, or a parameter of `--what`, that has no part in anything that is
+    /// simulated of these topologies.
+    ///
+    /// It is refused, and not told beside the results: the result says `set`, and who reads it
+    /// there takes the numbers for those of that value. A value that has a part and moves nothing
+    /// yet, such as a segment larger than the window, is let through: that is an answer. So is one
+    /// that has a part in one of several topologies only.
+    ///
+    /// `--report` takes all: its page lists every parameter.
+    ///
+    /// # Errors
+    /// As [`SimArgs::check_options`].
+    pub fn check_sets(
+        &self,
+        mode: Mode,
+        topologies: &[Topology],
+        (paths, sizes): (&[PathModel], &[u32]),
+        message_bytes: Option<u32>,
+    ) -> Result<()> {
+        if mode == Mode::Report {
+            return Ok(());
+        }
+        let question: Option<Question> = match &self.what {
+            Some(text) => Some(text.parse().map_err(|e| format!("--what {e}"))?),
+            None => None,
+        };
+        let has_part = |topology: &Topology, name: &str| -> Result<bool> {
+            let params = params_of(&self.set, topology)?;
+            if mode == Mode::Flows {
+                let flows = flows::parsed(topology, &self.flows)?;
+                return Ok(has_part_in_flows(topology, &params, &flows, message_bytes, name));
+            }
+            let gpu = pick(topology, self.gpu.as_ref(), Kind::Gpu)?;
+            let nic = pick(topology, self.nic.as_ref(), Kind::Nic)?;
+            let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: self.seed() };
+            let operations = operations(mode, paths, sizes);
+            if let Some(question) = &question {
+                let all: Vec<(PathModel, u32)> =
+                    operations.iter().map(|&(path, (bytes, _))| (path, bytes)).collect();
+                let has_part = question.has_part(spec, &all, self.in_flight(), name);
+                return Ok(has_part.map_err(|e| format!("--what {e}"))?);
+            }
+            let has_part = |&(path, (bytes, in_flight)): &(PathModel, (u32, Option<u32>))| {
+                let in_flight = in_flight.unwrap_or(self.in_flight());
+                has_part_in_operation(spec, path, (bytes, in_flight), name)
+            };
+            Ok(operations.iter().any(has_part))
+        };
+        let axes = question.iter().flat_map(|q| &q.axes).filter_map(|axis| axis.parameter());
+        let given = self.set_names().map(|name| ("--set", name));
+        for (option, name) in given.chain(axes.map(|name| ("--what", name))) {
+            let mut in_any = false;
+            for topology in topologies {
+                in_any = in_any || has_part(topology, name)?;
+            }
+            if !in_any {
+                return Err(without_part(option, name, mode).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Operations whose imprints tell: path, bytes, and in flight where the mode says how many.
+fn operations(
+    mode: Mode,
+    paths: &[PathModel],
+    sizes: &[u32],
+) -> Vec<(PathModel, (u32, Option<u32>))> {
+    let all = |paths: &[PathModel], sizes: &[(u32, Option<u32>)]| {
+        let of = |&path: &PathModel| sizes.iter().map(move |&size| (path, size));
+        paths.iter().flat_map(of).collect::<Vec<_>>()
+    };
+    let as_asked: Vec<_> = sizes.iter().map(|&bytes| (bytes, None)).collect();
+    match mode {
+        Mode::Scale => all(&SCALED_PATHS, &SCALED.map(|(bytes, n)| (bytes, Some(n)))),
+        Mode::Sweep => [all(paths, &as_asked), vec![(WINDOW.0, (WINDOW.1, Some(1)))]].concat(),
+        Mode::What => all(paths, &as_asked),
+        _ => all(&PathModel::ALL, &as_asked),
+    }
+}
+
+fn without_part(option: &str, name: &str, mode: Mode) -> CliError {
+    let of = match mode {
+        Mode::Flows => "these flows",
+        Mode::Scale => "the costs of --scale on these topologies",
+        _ if mode.rows().is_some() => "the rows of",
+        _ => "these operations",
+    };
+    let of = if mode.rows().is_some() { format!("{of} {}", mode.name()) } else { of.into() };
+    let meaning = Params::meaning(name);
+    CliError::new(format!("{option} {name}: no part in {of} ({name}: {meaning})"), "leave it out")
+}
