@@ -417,6 +417,65 @@ static void reopened(void)
 		CHECK(pthread_join(thread[i], NULL) == 0);
 }
 
+/* Has another process cut a file off. */
+static void cut_file(int fd, off_t bytes)
+{
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(ftruncate(fd, bytes) != 0);
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* A region's file that another process cuts off is an error of the access; also where the thread blocks SIGBUS, and
+ * nothing is caught. */
+static void cut(void)
+{
+	static const struct {
+		enum ibv_wr_opcode op;
+		int is_at_home, want;
+	} accesses[] = {
+		{ IBV_WR_RDMA_WRITE, 1, IBV_WC_LOC_PROT_ERR },
+		{ IBV_WR_RDMA_WRITE, 0, IBV_WC_REM_ACCESS_ERR },
+		{ IBV_WR_RDMA_READ, 1, IBV_WC_LOC_PROT_ERR },
+		{ IBV_WR_RDMA_READ, 0, IBV_WC_REM_ACCESS_ERR },
+		{ IBV_WR_ATOMIC_FETCH_AND_ADD, 0, IBV_WC_REM_OP_ERR },
+	};
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGBUS);
+	for (int blocked = 0; blocked < 2; blocked++) {
+		CHECK(pthread_sigmask(blocked ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL) == 0);
+		for (size_t i = 0; i < sizeof accesses / sizeof accesses[0]; i++) {
+			struct pair p;
+			open_pair(&p);
+			FILE *file = tmpfile();
+			CHECK(file && ftruncate(fileno(file), 2 * PAGE) == 0);
+			uint8_t *mem = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+			CHECK(mem != MAP_FAILED);
+			memset(mem, 1, 2 * PAGE);
+			struct ibv_mr *mr = ibv_reg_mr(p.pd, mem, 2 * PAGE, all);
+			CHECK(mr);
+			cut_file(fileno(file), PAGE);
+			uint64_t there = (uintptr_t)mem + PAGE + 64, own = (uintptr_t)p.mem;
+			if (accesses[i].is_at_home)
+				post(&p, 0, accesses[i].op, there, mr->lkey, own, p.mr->rkey);
+			else
+				post(&p, 0, accesses[i].op, own, p.mr->lkey, there, mr->rkey);
+			int status = completion(&p, 0, 5);
+			if (status != accesses[i].want) {
+				fprintf(stderr, "access %zu, blocked %d: status %d\n", i, blocked, status);
+				exit(1);
+			}
+			CHECK(mem[PAGE - 1] == 1 && ibv_dereg_mr(mr) == 0 && munmap(mem, 2 * PAGE) == 0);
+			fclose(file);
+			close_pair(&p);
+		}
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -424,6 +483,7 @@ int main(int argc, char **argv)
 		{ "gone", gone }, { "doorbell", doorbell }, { "device_memory", device_memory },
 		{ "events", events }, { "commands", commands }, { "forks", forks },
 		{ "doubled", doubled }, { "changes", changes }, { "reopened", reopened },
+		{ "cut", cut },
 	};
 	if (argc == 3 && strcmp(argv[1], "cycles") == 0) {
 		cycles(atoi(argv[2]));
