@@ -476,6 +476,52 @@ static void cut(void)
 	}
 }
 
+static volatile int is_over;
+
+/* Gives a CQ ever other sizes; how often. Each resize takes an entry, which libmlx5 gives back with the next poll: a few
+ * in a row may find the CQ full. */
+static void *resizes(void *cq)
+{
+	static long count;
+	for (unsigned i = 0; !is_over; i++) {
+		count += ibv_resize_cq(cq, 20 + i * 37 % 400) == 0;
+		usleep(i % 64);
+	}
+	return &count;
+}
+
+/* Completions come once each and in order while another thread resizes the CQ. */
+static void resized(void)
+{
+	enum { OUTSTANDING = 8 };
+	struct pair p;
+	pthread_t thread;
+	uint64_t posted = 0, done = 0;
+	open_pair(&p);
+	CHECK(pthread_create(&thread, NULL, resizes, p.cq[0]) == 0);
+	for (double until = now() + 3, stuck = now() + 10; done < posted || now() < until;) {
+		struct ibv_sge sge = { .addr = (uintptr_t)p.mem, .length = 8, .lkey = p.mr->lkey };
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED, .wr_id = posted }, *bad;
+		wr.wr.rdma.remote_addr = (uintptr_t)p.mem + 64;
+		wr.wr.rdma.rkey = p.mr->rkey;
+		for (; posted < done + OUTSTANDING && now() < until; wr.wr_id = ++posted)
+			CHECK(ibv_post_send(p.qp[0], &wr, &bad) == 0);
+		struct ibv_wc wc[OUTSTANDING];
+		int n = ibv_poll_cq(p.cq[0], OUTSTANDING, wc);
+		CHECK(n >= 0);
+		for (int i = 0; i < n; i++, done++)
+			CHECK(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == done);
+		CHECK(now() < stuck);
+	}
+	is_over = 1;
+	void *count;
+	struct ibv_wc wc;
+	CHECK(pthread_join(thread, &count) == 0 && *(long *)count > 100 && done > 1000);
+	CHECK(ibv_poll_cq(p.cq[0], 1, &wc) == 0);
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -483,7 +529,7 @@ int main(int argc, char **argv)
 		{ "gone", gone }, { "doorbell", doorbell }, { "device_memory", device_memory },
 		{ "events", events }, { "commands", commands }, { "forks", forks },
 		{ "doubled", doubled }, { "changes", changes }, { "reopened", reopened },
-		{ "cut", cut },
+		{ "cut", cut }, { "resized", resized },
 	};
 	if (argc == 3 && strcmp(argv[1], "cycles") == 0) {
 		cycles(atoi(argv[2]));

@@ -140,6 +140,14 @@ fn a_regions_file_that_another_process_cuts_off_is_an_error() {
 }
 
 #[test]
+fn completions_come_once_each_while_their_cq_is_resized() {
+    case(&["resized"]);
+    let Some(program) = &*PROGRAM else { return };
+    let _alone = alone();
+    succeeds(&["--adversary", "7,cqe"], &[program.to_str().unwrap(), "resized"]);
+}
+
+#[test]
 fn without_a_doorbell_nothing_is_sent() {
     case(&["doorbell"]);
 }
