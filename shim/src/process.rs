@@ -323,7 +323,8 @@ impl Process {
     }
 
     /// A file of the tree is to be opened: it is there, and says what this process's device has by now, if it is a
-    /// counter, the port's state or the GID. Other processes that have the tree may put theirs in its place; what is returned stays.
+    /// counter, the port's state or the GID. Other processes that have the tree may put theirs in its place; what is
+    /// returned stays.
     pub fn opening(&self, path: &Path) -> Option<Written> {
         let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
