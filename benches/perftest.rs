@@ -2,8 +2,8 @@
 //! in one run: what a program of libibverbs gets without a card, and what it would get without RDMA.
 //!
 //! `cargo bench --bench perftest -- [--rounds N]` prints the table; with `BELLPUSH_WRITE_RESULTS` set
-//! it becomes docs/results/perftest.md. Both programs poll, so that on a machine with few cores, all
-//! of which are wanted, numbers are those of an otherwise idle one only.
+//! it becomes docs/results/perftest.md. Both programs poll: on a machine with few cores that has other
+//! work, times say little, and ratios are those of what was measured right after each other.
 //!
 //! Aim, over UDP: at least as good as UCX over TCP in every row.
 
@@ -127,6 +127,27 @@ fn median(values: &[f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
+/// Median of the rounds' ratios, with the lowest and the highest; empty where no round has both.
+fn ratio(rounds: &[[Option<f64>; 3]], which: usize) -> (Option<f64>, String) {
+    let of_round = |round: &[Option<f64>; 3]| Some(round[which]? / round[2]?);
+    let mut ratios: Vec<f64> = rounds.iter().filter_map(of_round).collect();
+    let text = summary(&mut ratios);
+    (median(&ratios), text)
+}
+
+/// First line of what a program prints.
+fn line_of(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let text = output.map_or(String::new(), |it| String::from_utf8_lossy(&it.stdout).into_owned());
+    text.lines().next().unwrap_or_default().into()
+}
+
+/// How busy the machine is: runnable tasks, a mean of the last minute.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("unknown").into()
+}
+
 /// Lowest to highest.
 fn range(ratios: &[f64]) -> String {
     let least = ratios.iter().copied().reduce(f64::min).unwrap_or(f64::NAN);
@@ -150,37 +171,43 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let mut text = format!(
-        "`BELLPUSH_WRITE_RESULTS=1 cargo bench --bench perftest -- --rounds {rounds}` writes this file: unmodified perftest on \
-         two\nsoftware devices, a process each, over 127.0.0.1 and over shared memory, and `ucx_perftest` with \
-         `UCX_TLS=tcp`\n(UCX {version}), in turns. Medians of {rounds} round{}, lowest to highest in brackets; {} cores.\n\
-         The engine polls on the cores that the programs use. `ucp_get` has no read over TCP: UCX makes it of messages.\n\n\
-         | perftest | UCX | bytes | | software device, udp | software device, shm | UCX over TCP | udp ÷ UCX |\n\
-         |---|---|---|---|---|---|---|---|\n",
-        if rounds == 1 { "" } else { "s" },
+        "`BELLPUSH_WRITE_RESULTS=1 cargo bench --bench perftest -- --rounds {rounds}` writes this file: \
+         unmodified perftest on two\nsoftware devices, a process each, over 127.0.0.1 and over shared \
+         memory, and `ucx_perftest` with `UCX_TLS=tcp`\n(UCX {version}), in turns. {}, {}, {} cores, \
+         load average {} before the first\nrow. Medians of {rounds} round{} (of an even number the upper), \
+         lowest to highest in brackets; ratios are of what was\nmeasured in one round. Each program polls \
+         and wants a core; on a busy machine only the ratios say something.\n`ucp_get` has no read over \
+         TCP: UCX makes it of messages, and the first sentence leaves it out.\n\n\
+         | perftest | UCX | bytes | | software device, udp | shm | UCX over TCP | udp ÷ UCX | shm ÷ UCX |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
+        line_of(env!("CARGO_BIN_EXE_bellpush"), &["--version"]),
+        line_of("date", &["-u", "+%F"]),
         thread::available_parallelism().map_or(1, |n| n.get()),
+        load(),
+        if rounds == 1 { "" } else { "s" },
     );
     let mut aims = aim::Aims::default();
     let (mut times, mut bandwidths) = (Vec::new(), Vec::new());
     for row in ROWS {
-        let mut found = [const { Vec::new() }; 3];
-        for _ in 0..rounds {
-            found[0].extend(perftest("udp", row));
-            found[1].extend(perftest("shm", row));
-            found[2].extend(ucx(row));
-        }
-        let [udp, shm, tcp] = found.each_mut().map(|values| summary(values));
-        let ratio = median(&found[0]).zip(median(&found[2])).map(|(ours, theirs)| ours / theirs);
+        let found: Vec<[Option<f64>; 3]> =
+            (0..rounds).map(|_| [perftest("udp", row), perftest("shm", row), ucx(row)]).collect();
+        let [udp, shm, tcp] = [0, 1, 2].map(|which| {
+            summary(&mut found.iter().filter_map(|round| round[which]).collect::<Vec<_>>())
+        });
+        let [(ratio, by_udp), (_, by_shm)] = [0, 1].map(|which| self::ratio(&found, which));
         let what = format!("{} of {} B", row.perftest, row.bytes);
         match row.what {
             What::Latency => aims.at_most(&what, ratio, 1.0, "of UCX's time"),
             What::Bandwidth => aims.at_least(&what, ratio, 1.0, "of UCX's bandwidth"),
         }
-        if row.what == What::Latency { &mut times } else { &mut bandwidths }.extend(ratio);
-        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        if row.ucx != "ucp_get" {
+            if row.what == What::Latency { &mut times } else { &mut bandwidths }.extend(ratio);
+        }
         let unit = if row.what == What::Latency { "µs" } else { "GB/s" };
         let Row { perftest, ucx, bytes, .. } = row;
-        let line =
-            format!("| {perftest} | {ucx} | {bytes} | {unit} | {udp} | {shm} | {tcp} | {ratio} |");
+        let line = format!(
+            "| {perftest} | {ucx} | {bytes} | {unit} | {udp} | {shm} | {tcp} | {by_udp} | {by_shm} |"
+        );
         println!("{line}");
         writeln!(text, "{line}").expect("text grows");
     }

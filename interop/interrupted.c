@@ -67,10 +67,22 @@ static void watch(void)
 	CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
 }
 
+static void *all[512];
+
+static void allocate_for(double seconds)
+{
+	for (double end = now() + seconds; now() < end;) {
+		for (int i = 0; i < 512; i++) {
+			free(all[i]);
+			CHECK((all[i] = malloc(16 + dice(&numbers) % 3000)));
+			memset(all[i], 1, 16);
+		}
+	}
+}
+
 /* A handler that does not even block its own signal rings, and what it has interrupted is malloc. */
 static void allocates(void)
 {
-	static void *all[512];
 	watch();
 	struct sigaction before, action = { .sa_handler = ring_inner, .sa_flags = SA_NODEFER | SA_RESTART };
 	open_patient(&pair);
@@ -82,15 +94,63 @@ static void allocates(void)
 		CHECK(sigismember(&before.sa_mask, signal) <= 0);
 	CHECK(before.sa_flags & SA_NODEFER);
 	every(500);
-	for (double end = now() + 2 * SECONDS; now() < end;) {
-		for (int i = 0; i < 512; i++) {
-			free(all[i]);
-			CHECK((all[i] = malloc(16 + dice(&numbers) % 3000)));
-			memset(all[i], 1, 16);
-		}
-	}
+	allocate_for(2 * SECONDS);
 	every(0);
 	await(&inner);
+	close_pair(&pair);
+}
+
+/* A handler lets all signals through by itself, and rings after that. */
+static void ring_unblocked(int signal)
+{
+	static volatile int is_in;
+	static unsigned count;
+	sigset_t none, all, mask;
+	(void)signal;
+	sigemptyset(&none);
+	sigfillset(&all);
+	switch (count++ % 4) {
+	case 0:
+		CHECK(sigprocmask(SIG_SETMASK, &none, NULL) == 0);
+		break;
+	case 1:
+		CHECK(pthread_sigmask(SIG_UNBLOCK, &all, NULL) == 0);
+		break;
+	case 2:
+		CHECK(sigprocmask(SIG_BLOCK, &all, NULL) == 0 && sigprocmask(SIG_UNBLOCK, &all, NULL) == 0);
+		break;
+	default:
+		CHECK(sigprocmask(SIG_SETMASK, &none, &mask) == 0 && !sigismember(&mask, SIGSTKFLT));
+	}
+	/* It sees what it has asked for. */
+	CHECK(sigprocmask(SIG_SETMASK, NULL, &mask) == 0 && !sigismember(&mask, SIGSTKFLT));
+	if (is_in)
+		return;
+	is_in = 1;
+	ring_inner(signal);
+	is_in = 0;
+}
+
+/* What the handler that lets signals through has interrupted is malloc, however it was set. */
+static void unblocks(void)
+{
+	watch();
+	open_patient(&pair);
+	take_bell(&inner, &pair, 0);
+	until_closed(&inner);
+	for (int way = 0; way < 3; way++) {
+		struct sigaction action = { .sa_handler = ring_unblocked, .sa_flags = SA_RESTART };
+		if (way == 1)
+			action.sa_flags |= SA_NODEFER;
+		if (way == 2)
+			CHECK(signal(SIGALRM, ring_unblocked) != SIG_ERR);
+		else
+			CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+		every(500);
+		allocate_for(SECONDS / 2.0);
+		every(0);
+		await(&inner);
+	}
 	close_pair(&pair);
 }
 
@@ -212,7 +272,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "alarms", alarms }, { "allocates", allocates }, { "masks", masks }, { "cancels", cancels },
-		{ "timers", timers },
+		{ "timers", timers }, { "unblocks", unblocks },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

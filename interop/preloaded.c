@@ -417,6 +417,111 @@ static void reopened(void)
 		CHECK(pthread_join(thread[i], NULL) == 0);
 }
 
+/* Has another process cut a file off. */
+static void cut_file(int fd, off_t bytes)
+{
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(ftruncate(fd, bytes) != 0);
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* A region's file that another process cuts off is an error of the access; also where the thread blocks SIGBUS, and
+ * nothing is caught. */
+static void cut(void)
+{
+	static const struct {
+		enum ibv_wr_opcode op;
+		int is_at_home, want;
+	} accesses[] = {
+		{ IBV_WR_RDMA_WRITE, 1, IBV_WC_LOC_PROT_ERR },
+		{ IBV_WR_RDMA_WRITE, 0, IBV_WC_REM_ACCESS_ERR },
+		{ IBV_WR_RDMA_READ, 1, IBV_WC_LOC_PROT_ERR },
+		{ IBV_WR_RDMA_READ, 0, IBV_WC_REM_ACCESS_ERR },
+		{ IBV_WR_ATOMIC_FETCH_AND_ADD, 0, IBV_WC_REM_OP_ERR },
+	};
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGBUS);
+	for (int blocked = 0; blocked < 2; blocked++) {
+		CHECK(pthread_sigmask(blocked ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL) == 0);
+		for (size_t i = 0; i < sizeof accesses / sizeof accesses[0]; i++) {
+			struct pair p;
+			open_pair(&p);
+			FILE *file = tmpfile();
+			CHECK(file && ftruncate(fileno(file), 2 * PAGE) == 0);
+			uint8_t *mem = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+			CHECK(mem != MAP_FAILED);
+			memset(mem, 1, 2 * PAGE);
+			struct ibv_mr *mr = ibv_reg_mr(p.pd, mem, 2 * PAGE, all);
+			CHECK(mr);
+			cut_file(fileno(file), PAGE);
+			uint64_t there = (uintptr_t)mem + PAGE + 64, own = (uintptr_t)p.mem;
+			if (accesses[i].is_at_home)
+				post(&p, 0, accesses[i].op, there, mr->lkey, own, p.mr->rkey);
+			else
+				post(&p, 0, accesses[i].op, own, p.mr->lkey, there, mr->rkey);
+			int status = completion(&p, 0, 5);
+			if (status != accesses[i].want) {
+				fprintf(stderr, "access %zu, blocked %d: status %d\n", i, blocked, status);
+				exit(1);
+			}
+			CHECK(mem[PAGE - 1] == 1 && ibv_dereg_mr(mr) == 0 && munmap(mem, 2 * PAGE) == 0);
+			fclose(file);
+			close_pair(&p);
+		}
+	}
+}
+
+static volatile int is_over;
+
+/* Gives a CQ ever other sizes; how often. Each resize takes an entry, which libmlx5 gives back with the next poll: a few
+ * in a row may find the CQ full. */
+static void *resizes(void *cq)
+{
+	static long count;
+	for (unsigned i = 0; !is_over; i++) {
+		count += ibv_resize_cq(cq, 20 + i * 37 % 400) == 0;
+		usleep(i % 64);
+	}
+	return &count;
+}
+
+/* Completions come once each and in order while another thread resizes the CQ. */
+static void resized(void)
+{
+	enum { OUTSTANDING = 8 };
+	struct pair p;
+	pthread_t thread;
+	uint64_t posted = 0, done = 0;
+	open_pair(&p);
+	CHECK(pthread_create(&thread, NULL, resizes, p.cq[0]) == 0);
+	for (double until = now() + 3, stuck = now() + 10; done < posted || now() < until;) {
+		struct ibv_sge sge = { .addr = (uintptr_t)p.mem, .length = 8, .lkey = p.mr->lkey };
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED, .wr_id = posted }, *bad;
+		wr.wr.rdma.remote_addr = (uintptr_t)p.mem + 64;
+		wr.wr.rdma.rkey = p.mr->rkey;
+		for (; posted < done + OUTSTANDING && now() < until; wr.wr_id = ++posted)
+			CHECK(ibv_post_send(p.qp[0], &wr, &bad) == 0);
+		struct ibv_wc wc[OUTSTANDING];
+		int n = ibv_poll_cq(p.cq[0], OUTSTANDING, wc);
+		CHECK(n >= 0);
+		for (int i = 0; i < n; i++, done++)
+			CHECK(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == done);
+		CHECK(now() < stuck);
+	}
+	is_over = 1;
+	void *count;
+	struct ibv_wc wc;
+	CHECK(pthread_join(thread, &count) == 0 && *(long *)count > 100 && done > 1000);
+	CHECK(ibv_poll_cq(p.cq[0], 1, &wc) == 0);
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -424,6 +529,7 @@ int main(int argc, char **argv)
 		{ "gone", gone }, { "doorbell", doorbell }, { "device_memory", device_memory },
 		{ "events", events }, { "commands", commands }, { "forks", forks },
 		{ "doubled", doubled }, { "changes", changes }, { "reopened", reopened },
+		{ "cut", cut }, { "resized", resized },
 	};
 	if (argc == 3 && strcmp(argv[1], "cycles") == 0) {
 		cycles(atoi(argv[2]));

@@ -144,11 +144,42 @@ static void own(void)
 	CHECK(child == 0 || (waitpid(child, &status, 0) == child && status == 0));
 }
 
+/* What the files and the library say of the port after an event. */
+static void state_is(struct ibv_context *ctx, enum ibv_event_type event, int up)
+{
+	struct ibv_async_event came;
+	struct ibv_port_attr port;
+	struct pollfd fd = { .fd = ctx->async_fd, .events = POLLIN };
+	CHECK(poll(&fd, 1, 5000) == 1 && ibv_get_async_event(ctx, &came) == 0);
+	ibv_ack_async_event(&came);
+	if (came.event_type != event) {
+		fprintf(stderr, "%s\n", ibv_event_type_str(came.event_type));
+		exit(1);
+	}
+	CHECK(ibv_query_port(ctx, 1, &port) == 0);
+	CHECK(port.state == (up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN) && port.phys_state == (up ? 5 : 3));
+	SAYS(IB "/ports/1/state", up ? "4: ACTIVE" : "1: DOWN");
+	SAYS(IB "/ports/1/phys_state", up ? "5: LinkUp" : "3: Disabled");
+}
+
+/* The port's state is in the files what it is; a script has it go down, come back, and go with the device. */
+static void states(void)
+{
+	SAYS(IB "/ports/1/state", "4: ACTIVE");
+	struct ibv_context *ctx = open_device();
+	state_is(ctx, IBV_EVENT_PORT_ERR, 0);
+	state_is(ctx, IBV_EVENT_PORT_ACTIVE, 1);
+	state_is(ctx, IBV_EVENT_DEVICE_FATAL, 0);
+	CHECK(ibv_close_device(ctx) == 0);
+	SAYS(IB "/ports/1/state", "4: ACTIVE");
+	SAYS(IB "/ports/1/phys_state", "5: LinkUp");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "functions", functions }, { "subsystems", subsystems }, { "layout", layout },
-		{ "gids", gids }, { "own", own },
+		{ "gids", gids }, { "own", own }, { "states", states },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

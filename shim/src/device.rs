@@ -114,7 +114,10 @@ impl Listeners {
         // Before: who hears of it may ask.
         match what {
             Event::PortUp => self.is_port_down.store(false, Ordering::Release),
-            Event::PortDown => self.is_port_down.store(true, Ordering::Release),
+            // After a panic the link is not used any more, and nobody looks at the port.
+            Event::PortDown | Event::DeviceFatal => {
+                self.is_port_down.store(true, Ordering::Release)
+            }
             _ => {}
         }
         self.subscriptions.tell(what);

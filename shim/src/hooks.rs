@@ -30,6 +30,7 @@ use crate::tree::{self, Target};
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {
     extern "C" fn start() {
+        signals::begin();
         let _ = catch_unwind(process::start); // without it there is no device
     }
     start

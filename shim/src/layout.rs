@@ -16,6 +16,10 @@ const MAJOR: u32 = 231;
 const FIRST_MINOR: u32 = 192;
 /// The file of a device's only GID.
 pub const GID: &str = "ports/1/gids/0";
+/// The port's logical state, below a device's directory.
+pub const STATE: &str = "ports/1/state";
+/// Its physical state.
+pub const PHYS_STATE: &str = "ports/1/phys_state";
 /// Board: what says to people and programs that this is software.
 pub const BOARD: &str = "bellpush soft";
 /// Firmware version: the crate's.
@@ -121,6 +125,16 @@ fn pci_entries(folder: &str, class: &str, rest: [(&str, &str); 2]) -> Vec<(Strin
     texts.into_iter().chain(rest).map(text).collect()
 }
 
+/// A port's logical state, as Linux writes it (`state_show` of its sysfs.c).
+pub fn state_line(is_up: bool) -> &'static str {
+    if is_up { "4: ACTIVE" } else { "1: DOWN" }
+}
+
+/// A port's physical state, as Linux writes it (`phys_state_show`).
+pub fn phys_state_line(is_up: bool) -> &'static str {
+    if is_up { "5: LinkUp" } else { "3: Disabled" }
+}
+
 /// Files that stand for no device.
 pub fn common() -> Vec<(String, Entry)> {
     let files = [
@@ -154,8 +168,8 @@ pub fn device(index: usize, address: Option<IpAddr>) -> Vec<(String, Entry)> {
         (format!("{ib}/hca_type"), BOARD.into()),
         (format!("{ib}/hw_rev"), "0".into()),
         (format!("{ib}/fw_ver"), FIRMWARE.into()),
-        (format!("{port}/state"), "4: ACTIVE".into()),
-        (format!("{port}/phys_state"), "5: LinkUp".into()),
+        (format!("{ib}/{STATE}"), state_line(true).into()),
+        (format!("{ib}/{PHYS_STATE}"), phys_state_line(true).into()),
         (format!("{port}/link_layer"), "Ethernet".into()),
         (format!("{port}/lid"), "0x0".into()),
         (format!("{port}/lid_mask_count"), "0".into()),

@@ -16,7 +16,7 @@
 //! | `device` `guard` | a software NIC, its limits; its own descriptors |
 //! | `drive` `thread` `verbs` | who steps its engine: threads of the program that poll, and one of its own |
 //! | `rings` `trap` | doorbells that programs ring past libibverbs: when they are caught, and how |
-//! | `signals` `masks` `cancel` | what the program does with its faults; threads that block them, and those that end at once |
+//! | `signals` `marked` `masks` `cancel` | what the program does with its faults; its handlers; threads that block faults, and that end at once |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` `names` | the commands, and what people know them by |
@@ -52,6 +52,7 @@ mod guard;
 mod hooks;
 mod layout;
 mod lookups;
+mod marked;
 mod masks;
 mod names;
 mod process;

@@ -323,7 +323,8 @@ impl Process {
     }
 
     /// A file of the tree is to be opened: it is there, and says what this process's device has by now, if it is a
-    /// counter or the GID. Other processes that have the tree may put theirs in its place; what is returned stays.
+    /// counter, the port's state or the GID. Other processes that have the tree may put theirs in its place; what is
+    /// returned stays.
     pub fn opening(&self, path: &Path) -> Option<Written> {
         let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
@@ -334,6 +335,8 @@ impl Process {
             self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted, file))
         } else if file == layout::GID {
             self.show_gid(index).map(Some)
+        } else if [layout::STATE, layout::PHYS_STATE].contains(&file) {
+            self.show_state(index, file).map(Some)
         } else {
             return None;
         };
@@ -356,6 +359,15 @@ impl Process {
         let (dir, port) = (self.tree.dir()?, layout::port(index));
         dir.replace(&format!("{port}/gid_attrs/ndevs/0"), &layout::interface(address))?;
         dir.replace(&format!("{port}/gids/0"), &layout::gid_line(address))
+    }
+
+    /// Has a file of a device's say the port's state. One that is not open is as it is to be.
+    fn show_state(&self, index: usize, file: &str) -> io::Result<Written> {
+        let is_up = self.opened(index).is_none_or(|device| device.listeners.is_port_up());
+        let state =
+            if file == layout::STATE { layout::state_line } else { layout::phys_state_line };
+        let name = file.rsplit_once('/').map_or(file, |(_, name)| name);
+        self.tree.dir()?.replace(&format!("{}/{name}", layout::port(index)), state(is_up))
     }
 
     /// Tells what a program was refused, if the options say so; the same is told once.

@@ -6,7 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bellpush_mem::guarded;
 
-use crate::{masks, real, trap};
+use crate::{marked, masks, real, trap};
+
+/// The program begins, in no handler.
+pub fn begin() {
+    // SAFETY: all zeros are a set, which is written.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        if real::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) == 0 {
+            marked::is_outside(bits(&mask));
+        }
+    }
+}
 
 /// Has faults of the engine's copies come to it, for as long as the process lives.
 pub fn install() {
@@ -67,18 +78,17 @@ impl Marks {
     }
 }
 
-/// A handler may ring, and a fault whose signal is blocked ends the process. One that blocks nothing, not even its own
-/// signal, is marked: what it has interrupted may be `malloc`, where no step may begin.
+/// A handler may ring, and a fault whose signal is blocked ends the process. It is marked (`marked`): what it has
+/// interrupted may be `malloc`, where no step may begin.
 fn for_the_system(action: &libc::sigaction) -> libc::sigaction {
     let mut ours = *action;
-    let mark = if action.sa_flags & libc::SA_NODEFER != 0 { guarded::HANDLER } else { 0 };
-    guarded::set_mask(&mut ours, guarded::let_faults(guarded::mask(action)) | mark);
+    guarded::set_mask(&mut ours, guarded::let_faults(guarded::mask(action)) | guarded::HANDLER);
     ours
 }
 
 /// The action as the program has set it.
 fn for_the_program(action: &mut libc::sigaction, is_own: bool) {
-    if action.sa_flags & libc::SA_NODEFER != 0 && !is_own {
+    if !is_own {
         guarded::set_mask(action, guarded::mask(action) & !guarded::HANDLER);
     }
 }
@@ -156,7 +166,7 @@ macro_rules! hook_mmap {
 }
 hook_mmap! { mmap mmap64 }
 
-/// libc's own, which knows what `siginterrupt` was told.
+/// libc's own, which knows what `siginterrupt` was told; the handler is marked after that.
 ///
 /// # Safety
 /// As `signal`.
@@ -165,8 +175,17 @@ unsafe fn own_signal(
     handler: libc::sighandler_t,
     _: &libc::sigaction,
 ) -> libc::sighandler_t {
-    // SAFETY: as the caller promises.
-    unsafe { real::signal(signal, handler) }
+    // SAFETY: as the caller promises; all zeros are an action.
+    unsafe {
+        let before = real::signal(signal, handler);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if before != libc::SIG_ERR && real::sigaction(signal, std::ptr::null(), &mut action) == 0 {
+            MARKS.note(signal, &action);
+            // It was set a moment ago.
+            let _ = real::sigaction(signal, &for_the_system(&action), std::ptr::null_mut());
+        }
+        before
+    }
 }
 
 /// By [`sigaction`]: a handler that blocks nothing is marked there.
@@ -217,6 +236,70 @@ hook_signals! {
     __sysv_signal = by_action libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
+/// The first 64 signals of a set.
+///
+/// # Safety
+/// It is one.
+unsafe fn bits(set: *const libc::sigset_t) -> u64 {
+    // SAFETY: as the caller promises; a set begins with them.
+    unsafe { set.cast::<u64>().read() }
+}
+
+/// Changes the calling thread's mask by one of libc's functions.
+///
+/// # Safety
+/// As that function.
+unsafe fn change_mask(
+    change: impl Fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int,
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    // SAFETY: the program's own arguments; all zeros are a set.
+    unsafe {
+        let mut was: libc::sigset_t = std::mem::zeroed();
+        let asked = marked::asked();
+        let mut now = (!set.is_null()).then(|| *set);
+        let wanted = now.as_ref().map(|set| bits(set));
+        let named = wanted.is_some_and(guarded::is_blocked_by);
+        let lets =
+            wanted.is_some() && named != (how == libc::SIG_SETMASK) && how != libc::SIG_BLOCK;
+        if let Some(now) = now.as_mut()
+            && (lets || marked::depends(how, bits(now), asked))
+            && change(libc::SIG_BLOCK, std::ptr::null(), &mut was) == 0
+        {
+            if lets && guarded::is_blocked_by(bits(&was)) {
+                // What this thread has made meanwhile blocks them still.
+                masks::change();
+            }
+            let given = marked::change(how, bits(now), bits(&was), asked).set;
+            std::ptr::from_mut(now).cast::<u64>().write(given);
+        }
+        let given = now.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let done = change(how, given, &mut was);
+        if done != 0 {
+            return done;
+        }
+        let is_marked = marked::change(how, 0, bits(&was), asked).is_marked;
+        match wanted {
+            _ if is_marked => {}
+            Some(wanted) => marked::changed(how, wanted, bits(&was)),
+            None => marked::seen(bits(&was)),
+        }
+        if let Some(old) = old.as_mut() {
+            *old = was;
+            if is_marked {
+                std::ptr::from_mut(old).cast::<u64>().write(bits(&was) & !guarded::HANDLER);
+            }
+        }
+        if named && how != libc::SIG_UNBLOCK {
+            trap::blocks();
+        }
+        guarded::forget_mask();
+        done
+    }
+}
+
 /// Declares hooks of functions that change the calling thread's mask.
 macro_rules! hook_masks {
     ($($name:ident)*) => {$(
@@ -226,29 +309,8 @@ macro_rules! hook_masks {
             set: *const libc::sigset_t,
             old: *mut libc::sigset_t,
         ) -> c_int {
-            // SAFETY: the program's own arguments: a set begins with its first 64 signals; all zeros are a set.
-            let (blocks, done) = unsafe {
-                let of_faults = |set: *const libc::sigset_t| {
-                    guarded::is_blocked_by(set.cast::<u64>().read())
-                };
-                let named = !set.is_null() && of_faults(set);
-                let blocks = named && how != libc::SIG_UNBLOCK;
-                let mut now: libc::sigset_t = std::mem::zeroed();
-                if !set.is_null()
-                    && named != (how == libc::SIG_SETMASK)
-                    && real::$name(libc::SIG_BLOCK, std::ptr::null(), &mut now) == 0
-                    && of_faults(&now)
-                {
-                    // What this thread has made meanwhile blocks them still.
-                    masks::change();
-                }
-                (blocks, real::$name(how, set, old))
-            };
-            if blocks {
-                trap::blocks();
-            }
-            guarded::forget_mask();
-            done
+            // SAFETY: the program's own arguments.
+            unsafe { change_mask(|how, set, old| real::$name(how, set, old), how, set, old) }
         }
     )*};
 }

@@ -351,7 +351,8 @@ mod tests {
         let (listeners, reporter) =
             (Arc::new(Listeners::default()), Reporter::new(Arc::new(pipe), 1));
         listeners.add_port(&reporter);
-        nic.tell_events(Box::new(move |event| listeners.tell(event)));
+        let told = listeners.clone();
+        nic.tell_events(Box::new(move |event| told.tell(event)));
         let driver = Arc::new(Driver::new(engine.helper()));
         let thread = start(0, engine, driver.clone(), Arrivals::default()).unwrap();
         let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -360,6 +361,7 @@ mod tests {
         let mut event = [0; EVENT_BYTES];
         std::fs::File::from(reader).read_exact(&mut event).unwrap();
         assert_eq!(event[8..12], event::DEVICE_FATAL.to_ne_bytes());
+        assert!(!listeners.is_port_up(), "nothing is sent or received any more");
         driver.stop();
         thread.join().expect("the panic stays in there");
     }

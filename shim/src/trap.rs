@@ -26,6 +26,7 @@ use bellpush_wire::doorbell::UAR_DOORBELL_OFFSETS;
 use crate::cancel;
 use crate::drive::Driver;
 use crate::files::{FileId, file_id};
+use crate::marked;
 use crate::masks;
 use crate::process::process;
 
@@ -397,7 +398,9 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
     // SAFETY: a handler's context; the driver as above.
     unsafe {
         // A handler may have been interrupted, as far as masks say, and that in `malloc`.
-        let in_handler = guarded::interrupted_mask(context) != 0;
+        let mask = guarded::interrupted_mask(context);
+        let in_handler = mask != 0;
+        marked::seen(mask);
         if in_handler || cancel::is_at_once() || STACK_BUSY.swap(true, Ordering::Acquire) {
             (*slot.driver.load(Ordering::Acquire)).wake();
             return true;

@@ -8,8 +8,9 @@ use super::{Address, Link};
 use crate::nic::{MAX_RD_ATOMIC, Mtu, NicAddress, QpAddress};
 use crate::wire::{Psn, Qpn, Rkey};
 
-/// An endpoint's [`Address`]. One with other fields comes from another version and is refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An endpoint's [`Address`]. One with other fields comes from another version and is refused. Without `Debug`: it has
+/// a tcp endpoint's key.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Text {
     link: LinkText,
@@ -18,7 +19,7 @@ pub(super) struct Text {
     bytes: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum LinkText {
     Qp(QpText),
@@ -137,6 +138,29 @@ mod tests {
         links.push(Link::Auto { bell: qp(ip), inband: None });
         let of = |link| Address { link, iova: u64::MAX - 5, rkey: Rkey(9), bytes: 77 };
         links.into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_is_logged_of_an_address_lets_nobody_connect() {
+        let (listener, key) =
+            ("127.0.0.1:5".parse().unwrap(), 0x1234_5678_9abc_def0_u128 << 60 | 77);
+        let link = Link::Tcp { listener, key };
+        let address = Address { link, iova: 1, rkey: Rkey(2), bytes: 3 };
+        for text in [format!("{address:?}"), format!("{link:#?}"), format!("{link:x?}")] {
+            for shown in [format!("{key}"), format!("{key:x}"), " key".into()] {
+                assert!(!text.contains(&shown), "{text}");
+            }
+            assert!(text.contains("Tcp") && text.contains(&listener.to_string()), "{text}");
+        }
+        for address in addresses() {
+            let text = format!("{address:?}");
+            let kind = match address.link {
+                Link::Qp(_) => "Qp(QpAddress { nic: ",
+                Link::Tcp { .. } => "Tcp { listener: [::1]:5, .. }",
+                Link::Auto { .. } => "Auto { bell: QpAddress { nic: ",
+            };
+            assert!(text.contains(kind) && text.contains("bytes: 77"), "{text}");
+        }
     }
 
     #[test]

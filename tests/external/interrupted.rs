@@ -34,6 +34,11 @@ fn a_handler_without_a_mask_rings_whatever_it_interrupts() {
 }
 
 #[test]
+fn a_handler_that_lets_all_signals_through_rings_whatever_it_interrupts() {
+    case("unblocks");
+}
+
+#[test]
 fn threads_that_are_cancelled_at_once_leave_nothing_behind() {
     case("cancels");
 }

@@ -135,6 +135,19 @@ fn keys_and_memory_that_are_gone_are_errors_and_no_crash() {
 }
 
 #[test]
+fn a_regions_file_that_another_process_cuts_off_is_an_error() {
+    case(&["cut"]);
+}
+
+#[test]
+fn completions_come_once_each_while_their_cq_is_resized() {
+    case(&["resized"]);
+    let Some(program) = &*PROGRAM else { return };
+    let _alone = alone();
+    succeeds(&["--adversary", "7,cqe"], &[program.to_str().unwrap(), "resized"]);
+}
+
+#[test]
 fn without_a_doorbell_nothing_is_sent() {
     case(&["doorbell"]);
 }

@@ -59,3 +59,13 @@ fn a_gid_is_shown_as_soon_as_there_is_one() {
 fn processes_that_share_the_files_see_their_own_values() {
     case(&[], &[], "own");
 }
+
+#[test]
+fn the_ports_state_is_shown_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faults.toml");
+    let script = "[[fault]]\non = \"port\"\naction = \"down\"\nafter = \"200ms\"\nfor = \"300ms\"\n\
+                  [[fault]]\non = \"device\"\naction = \"fatal\"\nafter = \"1s\"\n";
+    std::fs::write(&path, script).unwrap();
+    case(&["--fault", path.to_str().unwrap()], &[], "states");
+}

@@ -307,3 +307,50 @@ fn a_killed_peer_wedges_nobody_and_comes_back() {
     drop((again, other, link, net));
     assert!(!path_of(&name).exists());
 }
+
+/// Files of a process that are a link's memory.
+fn memory_of(process: u32) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let is_memory = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("bellpush-link"))
+    };
+    entries.map(|entry| entry.path()).filter(is_memory).collect()
+}
+
+#[test]
+fn a_link_whose_files_another_process_cuts_off_goes_on() {
+    let name = unique();
+    let net = ShmNet::named(&name, false).unwrap();
+    let mut link = net.attach("127.0.0.100".parse().unwrap()).unwrap();
+    let mut child = spawn(&name);
+    exchange(&mut link, 0);
+    let cut = |path: &PathBuf| std::fs::File::options().write(true).open(path)?.set_len(0);
+    cut(&path_of(&name)).unwrap();
+    exchange(&mut link, 1);
+    let memory = memory_of(child.0.id());
+    assert!(!memory.is_empty(), "the link's memory has a name");
+    for path in &memory {
+        assert_eq!(cut(path).unwrap_err().raw_os_error(), Some(libc::EPERM), "{path:?}");
+    }
+    exchange(&mut link, 2);
+    assert!(child.0.try_wait().unwrap().is_none(), "the other process has ended");
+    let error = ShmNet::named(&name, false).err().unwrap();
+    assert!(matches!(error, LinkError::Foreign { .. }), "who comes then is refused: {error}");
+}
+
+#[test]
+fn who_comes_finds_the_memory_by_anybody_who_is_there() {
+    let name = unique();
+    let first = ShmNet::named(&name, false).unwrap();
+    let mut link = first.attach("127.0.0.100".parse().unwrap()).unwrap();
+    for round in 0..3 {
+        let child = spawn(&name);
+        exchange(&mut link, round);
+        drop(child); // its place in the list is somebody else's after that
+    }
+    let second = ShmNet::named(&name, false).unwrap();
+    drop((link, first));
+    let mut link = second.attach("127.0.0.100".parse().unwrap()).unwrap();
+    let _child = spawn(&name);
+    exchange(&mut link, 9);
+}

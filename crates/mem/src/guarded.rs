@@ -227,7 +227,7 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         wish.handler.store(libc::SIG_DFL, Ordering::Relaxed);
     }
     type Handler = unsafe extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-    let itself = if flags & libc::SA_NODEFER == 0 { bit(signal) } else { HANDLER };
+    let itself = if flags & libc::SA_NODEFER == 0 { bit(signal) | HANDLER } else { HANDLER };
     // SAFETY: as the caller promises.
     let interrupted = unsafe { interrupted_mask(context) };
     change_mask(libc::SIG_SETMASK, interrupted | wish.mask.load(Ordering::Relaxed) | itself);

@@ -57,6 +57,9 @@ pub enum MemError {
         /// Length of the file.
         len: u64,
     },
+    /// A file that another process could make shorter, which would end whoever has it mapped.
+    #[error("the file is not sealed against being made shorter (F_SEAL_SHRINK)")]
+    Unsealed,
     /// The memory could not be bound to a NUMA node.
     #[error("cannot place host memory on NUMA node {node}: {source}")]
     Bind {

@@ -69,8 +69,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     fn words() -> View {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(4096).unwrap();
+        let file = HostMem::sealed_file(c"test", 4096).unwrap();
         View::new(&HostMem::shared(&file, 4096).unwrap(), 0, 16).unwrap()
     }
 

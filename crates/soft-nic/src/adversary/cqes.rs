@@ -45,12 +45,24 @@ impl Late {
 
     /// Writes the entries that are due; says when more are.
     pub(crate) fn release(&self, cq: &Cq, now_ns: u64) -> Option<u64> {
+        lock(&self.waiting).release(cq, now_ns)
+    }
+
+    /// Writes all entries and does something before the next one comes.
+    pub(crate) fn without_any<R>(&self, cq: &Cq, then: impl FnOnce() -> R) -> R {
         let mut waiting = lock(&self.waiting);
-        while let Some(&(due, cqe)) = waiting.entries.front() {
+        waiting.release(cq, u64::MAX);
+        then()
+    }
+}
+
+impl Waiting {
+    fn release(&mut self, cq: &Cq, now_ns: u64) -> Option<u64> {
+        while let Some(&(due, cqe)) = self.entries.front() {
             if due > now_ns {
                 return Some(due);
             }
-            waiting.entries.pop_front();
+            self.entries.pop_front();
             // There was room, and consumer indices do not go back; in memory that is gone it fails, which is told.
             let _ = cq.push_now(&cqe);
         }

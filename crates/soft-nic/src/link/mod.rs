@@ -381,6 +381,15 @@ pub enum LinkError {
         /// The file.
         path: String,
     },
+    /// Nobody on the link could be asked for its memory.
+    #[error(
+        "{path}: no process on this link lets this one open its memory (/proc/PID/fd): it must have \
+         the same user and PID namespace, and no capabilities that this one lacks"
+    )]
+    Unreachable {
+        /// The file.
+        path: String,
+    },
     /// The link of this name is there, with the other choice.
     #[error("{path} is in use by NICs {} ICRC", if *.icrc { "with" } else { "without" })]
     OtherIcrc {

@@ -317,7 +317,14 @@ impl Cq {
             let must = "one that several queue pairs may share";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 0, must });
         };
-        self.release_late(u64::MAX);
+        // What is held back has been promised room in the old ring, and none in the new one.
+        match &self.late {
+            Some(late) => late.without_any(self, || self.move_to(shared, ring, entry_bytes)),
+            None => self.move_to(shared, ring, entry_bytes),
+        }
+    }
+
+    fn move_to(&self, shared: &Shared, ring: View, entry_bytes: usize) -> Result<(), NicError> {
         let mut resized = shared.lock();
         let old = resized.as_ref().unwrap_or(&self.ring);
         if old.layout.collapsed || old.layout.overrun_ignored {
@@ -342,6 +349,9 @@ impl Cq {
         self.pi.store(pi + 1, Ordering::Relaxed);
         self.ci.store(ci, Ordering::Relaxed);
         self.entries.store(new.entries, Ordering::Relaxed);
+        let solicited = shared.solicited.load(Ordering::Relaxed);
+        // What waits moves on by one.
+        shared.solicited.store(solicited + u64::from(solicited > ci), Ordering::Relaxed);
         *resized = Some(new);
         Ok(())
     }

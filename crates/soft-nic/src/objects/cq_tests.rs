@@ -348,3 +348,80 @@ fn a_ring_is_resized_to_just_what_waits_and_to_other_entries() {
         assert!(cq.resize(of(512), 64).is_err(), "{layout:?}");
     }
 }
+
+/// One that comes while a CQ is resized, and is held back by an adversary, finds its room in the new ring. Who resizes
+/// and who completes wait for each other behind somebody who is told of an earlier entry.
+#[test]
+fn no_entry_is_lost_that_comes_while_a_queue_is_resized() {
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    const ROUNDS: u64 = 300;
+    const PAUSE: Duration = Duration::from_millis(1);
+    let (mut resized, mut refused) = (0, 0);
+    for seed in 0..ROUNDS {
+        let adversary = adversary::State::new(format!("{seed},cqe").parse().unwrap());
+        let mem = HostMem::alloc(16384).unwrap();
+        let part = |at, n| View::new(&mem, at, n).unwrap();
+        let (tells, told) = channel();
+        let goes_on = Arc::new(AtomicBool::new(false));
+        let wait = |flag: &AtomicBool| {
+            let start = Instant::now();
+            while !flag.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(20) {
+                std::hint::spin_loop();
+            }
+        };
+        let flag = goes_on.clone();
+        let notify: Notify = Arc::new(move |_| {
+            tells.send(()).unwrap();
+            wait(&flag);
+        });
+        let (ring, dbr, uar) = (part(0, 1024), part(8192, 8), part(4096, 4096));
+        let attr = CqAttr { ring, dbr: dbr.clone(), uar, notify: Some(notify) };
+        let cq = Cq::shared(Number::fixed(3), &attr, CqLayout::default(), Arc::default());
+        let cq = cq.unwrap().under(Some(&adversary));
+        (0..7).for_each(|counter| cq.push_now(&cqe(counter)).unwrap());
+        let arm = CqArm { sequence: 0, ci: 0, solicited_only: false }.emit();
+        dbr.store_u32(DBR_CQ_ARM_OFFSET, arm, Ordering::Relaxed).unwrap();
+        // Seven wait, and one says that the ring is another: there is no room for the eighth.
+        let pushed = std::thread::scope(|scope| {
+            scope.spawn(|| cq.armed());
+            told.recv().unwrap();
+            let resizes = scope.spawn(|| cq.resize(part(12288, 512), 64));
+            std::thread::sleep(PAUSE);
+            // It comes before who has waited is awake.
+            goes_on.store(true, Ordering::Relaxed);
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(seed % 30) {}
+            let pushed = cq.push(&cqe(7)).is_ok();
+            resized += u64::from(resizes.join().unwrap().is_ok());
+            pushed
+        });
+        cq.release_late(u64::MAX);
+        let moved = u64::from(cq.entries() == 8);
+        refused += u64::from(!pushed);
+        assert_eq!(cq.report().written - moved, 7 + u64::from(pushed), "seed {seed}: {moved}");
+    }
+    assert!(resized > 0 && refused > 0, "control: {resized} resized, {refused} refused");
+}
+
+#[test]
+fn a_solicited_entry_that_a_resize_moves_on_is_told_as_ever() {
+    let a = Armable::new();
+    a.cq.push(&cqe(0)).unwrap();
+    a.cq.push(&Cqe { solicited: true, ..cqe(1) }).unwrap();
+    let new = View::new(&HostMem::alloc(4096).unwrap(), 0, 512).unwrap();
+    a.cq.resize(new, 64).unwrap();
+    // The consumer has copied both, each one index on, and has taken the first.
+    a.arm(0, 2, true);
+    assert_eq!(a.told(), 1);
+    // It has taken the second as well, and nothing else is there.
+    a.arm(1, 3, true);
+    assert_eq!(a.told(), 1);
+    // What it has taken does not move.
+    a.dbr.store_u32(0, cq_ci_word(3), Ordering::Relaxed).unwrap();
+    let new = View::new(&HostMem::alloc(4096).unwrap(), 0, 512).unwrap();
+    a.cq.resize(new, 64).unwrap();
+    a.arm(2, 3, true);
+    assert_eq!(a.told(), 1);
+}

@@ -58,7 +58,7 @@ pub struct Way {
     soft: bool,
     /// The carrier of its packets, where one was chosen.
     wire: Option<Wire>,
-    /// What processes share that share memory by name: the boot, the file system and the user.
+    /// What processes share that share memory by name: the boot, the file system, the PID namespace and the user.
     memory: String,
 }
 
@@ -66,12 +66,13 @@ impl Way {
     pub fn of(plan: &BenchPlan) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let shm = std::fs::metadata("/dev/shm").map_or(0, |it| it.dev());
+        let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino());
         let user = rustix::process::geteuid().as_raw();
         Self {
             version: crate::cli::version().into(),
             soft: plan.nic == "soft",
             wire: plan.link.and_then(|link| link.wire()),
-            memory: format!("{} {shm} {user}", boot.trim()),
+            memory: format!("{} {shm} {pids} {user}", boot.trim()),
         }
     }
 
@@ -97,7 +98,7 @@ impl Way {
             return refuse("--link shm, and one side's NIC is a card".into(), "give --link udp");
         }
         if wire == Wire::Shm && self.memory != theirs.memory {
-            let what = "--link shm joins processes of one host, one user and one /dev/shm";
+            let what = "--link shm joins processes of one host, user, PID namespace and /dev/shm";
             return refuse(what.into(), "give --link udp");
         }
         if wire == Wire::Shm && plan.address.is_some() {

@@ -1,9 +1,10 @@
 //! The shared-memory link: rings of packets between NICs of one machine.
 //!
-//! NICs of one process share anonymous memory, those of several a file in `/dev/shm` that belongs
-//! to the user; the rest is the same. There is a ring for each ordered pair of ports, and a port
-//! is found by its holder's address. A process that dies leaves its rings as they are: its port
-//! can be taken by the next, and the packets that were meant for it are dropped by their epoch.
+//! NICs share anonymous memory, which nobody can cut off; those of several processes find it by a
+//! file in `/dev/shm` that belongs to the user (`members`). The rest is the same. There is a ring
+//! for each ordered pair of ports, and a port is found by its holder's address. A process that dies
+//! leaves its rings as they are: its port can be taken by the next, and the packets that were meant
+//! for it are dropped by their epoch.
 //!
 //! The link loses packets only to who is gone or stands still: a ring that stays full for
 //! [`STALL_NS`] takes packets and loses them until there is room again, so that one receiver
@@ -12,6 +13,7 @@
 //! Whoever drives a NIC may rest between two steps ([`ShmRest`]); packets wake it.
 
 mod lock;
+mod members;
 mod net;
 mod rest;
 mod ring;

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::posix_fallocate;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::ShmLink;
 use super::lock::{self, TableLock};
 use super::ring::RING_BYTES;
 use super::table::{LINK_BYTES, PORTS, Table};
+use super::{ShmLink, members};
 use crate::link::LinkError;
 use bellpush_mem::hidden::Hidden;
 use bellpush_mem::{HostMem, PAGE_BYTES, View};
@@ -33,7 +32,10 @@ pub(super) struct Net {
     /// Where the file lies, unless it has no name.
     pub(super) path: Option<PathBuf>,
     pub(super) icrc: bool,
+    /// Has the locks.
     file: Hidden<File>,
+    /// The memory, for those who come; it is what has the locks where the link has no name.
+    memory: Option<Hidden<File>>,
 }
 
 fn system(call: &'static str) -> impl Fn(io::Error) -> LinkError {
@@ -46,11 +48,9 @@ impl ShmNet {
     /// # Errors
     /// [`LinkError::System`] and [`LinkError::Memory`].
     pub fn anonymous(icrc: bool) -> Result<Self, LinkError> {
-        let fd = memfd_create("bellpush-link", MFdFlags::MFD_CLOEXEC)
-            .map_err(|errno| system("memfd_create")(errno.into()))?;
-        let file = File::from(fd);
-        file.set_len(LINK_BYTES as u64).map_err(system("size of a shared link"))?;
-        let net = Net { table: map(&file)?, path: None, icrc, file: Hidden::new(file) };
+        let file = members::make()?;
+        let net =
+            Net { table: map(&file)?, path: None, icrc, file: Hidden::new(file), memory: None };
         net.table.format(icrc)?;
         Ok(Self(net.into()))
     }
@@ -60,7 +60,7 @@ impl ShmNet {
     ///
     /// # Errors
     /// [`LinkError::Name`], [`LinkError::Foreign`] when what has the name is something else,
-    /// [`LinkError::OtherIcrc`], [`LinkError::System`], [`LinkError::Memory`].
+    /// [`LinkError::Unreachable`], [`LinkError::OtherIcrc`], [`LinkError::System`], [`LinkError::Memory`].
     pub fn named(name: &str, icrc: bool) -> Result<Self, LinkError> {
         let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > 100 || !name.chars().all(fine) {
@@ -90,32 +90,13 @@ impl ShmNet {
                 return Err(LinkError::Foreign { path: name() });
             }
             let alone = lock::be_alone(&file);
-            if alone {
-                // New, or left by processes that died: anything may be in it.
-                let size = system("size of a shared link");
-                file.set_len(0).and_then(|()| file.set_len(LINK_BYTES as u64)).map_err(size)?;
-            } else if meta.len() != LINK_BYTES as u64 {
-                return Err(LinkError::Foreign { path: name() });
-            }
-            let made = if alone { reserve(&file, 0, PAGE_BYTES) } else { Ok(()) };
-            let table = made.and_then(|()| map(&file)).and_then(|table| {
-                if alone {
-                    table.format(icrc)?;
-                }
-                Ok(table)
-            });
             // Nobody else would remove what could not be made.
-            let table = table.inspect_err(|_| drop(alone.then(|| std::fs::remove_file(&path))))?;
-            match table.icrc()? {
-                None => return Err(LinkError::Foreign { path: name() }),
-                Some(theirs) if theirs != icrc => {
-                    return Err(LinkError::OtherIcrc { path: name(), icrc: theirs });
-                }
-                Some(_) => {}
-            }
+            let (memory, table) = join(&file, &name(), icrc, alone)
+                .inspect_err(|_| drop(alone.then(|| std::fs::remove_file(&path))))?;
             lock::be_present(&file)?;
             drop(lock);
-            return Ok(Self(Net { table, path: Some(path), icrc, file: Hidden::new(file) }.into()));
+            let (path, file) = (Some(path), Hidden::new(file));
+            return Ok(Self(Net { table, path, icrc, file, memory: Some(memory) }.into()));
         }
         let source = io::ErrorKind::TimedOut.into();
         Err(LinkError::System { call: "open of a shared link", source })
@@ -191,7 +172,7 @@ impl ShmNet {
         let port = free.ok_or(LinkError::Full { ports: PORTS })?;
         for other in held.into_iter().chain([port]) {
             for at in [Table::ring_at(port, other), Table::ring_at(other, port)] {
-                reserve(&file, at, RING_BYTES)?;
+                reserve(self.0.memory(), at, RING_BYTES)?;
             }
         }
         lock::hold_port(&file, port)?;
@@ -201,12 +182,37 @@ impl ShmNet {
     }
 }
 
+/// The memory of the link that has this file: new if nobody else is there, and theirs else.
+fn join(
+    file: &File,
+    path: &str,
+    icrc: bool,
+    alone: bool,
+) -> Result<(Hidden<File>, Table), LinkError> {
+    let memory = Hidden::make(|| if alone { members::make() } else { members::find(file, path) })?;
+    memory.is_watched();
+    if alone {
+        reserve(&memory, 0, PAGE_BYTES)?;
+    }
+    let table = map(&memory)?;
+    if alone {
+        table.format(icrc)?;
+    }
+    match table.icrc()? {
+        None => return Err(LinkError::Foreign { path: path.into() }),
+        Some(theirs) if theirs != icrc => {
+            return Err(LinkError::OtherIcrc { path: path.into(), icrc: theirs });
+        }
+        Some(_) => {}
+    }
+    members::enter(file, &memory, alone)?;
+    Ok((memory, table))
+}
+
 /// The file has holes where nobody has written, and a store for which there is no memory would end the process.
 fn reserve(file: &File, at: usize, bytes: usize) -> Result<(), LinkError> {
-    posix_fallocate(file, at as i64, bytes as i64).map_err(|errno| {
-        let call = "reservation of a link's memory in /dev/shm (a container's --shm-size)";
-        system(call)(errno.into())
-    })
+    posix_fallocate(file, at as i64, bytes as i64)
+        .map_err(|errno| system("reservation of a shared link's memory")(errno.into()))
 }
 
 fn map(file: &File) -> Result<Table, LinkError> {
@@ -241,6 +247,10 @@ impl Drop for Net {
 }
 
 impl Net {
+    fn memory(&self) -> &File {
+        self.memory.as_ref().unwrap_or(&self.file)
+    }
+
     /// Removes the file's name, unless another file has it by now. Under the file's lock, as whoever opens it looks
     /// whether it still has its name.
     fn remove(&self) {
