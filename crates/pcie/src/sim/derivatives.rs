@@ -3,7 +3,11 @@
 //! behind something that was fitted.
 
 use super::h200::curve_on;
-use super::{CurveRow, HOST_ROWS, Metric, NfpDevice, NfpHost, Params, SimError, simulate_nfp};
+use super::hosts::simulate_translated;
+use super::{
+    CurveRow, HOST_ROWS, IOMMU_ROWS, IOMMU_WINDOWS_KIB, IotlbSpec, Metric, NfpDevice, NfpHost,
+    Params, Ps, SimError, iommu_row_is_fitted,
+};
 use crate::topology::RawLink;
 
 /// Relative change of a row for a relative change of a parameter: 1 is proportional, 0 is none.
@@ -28,39 +32,30 @@ fn elasticity(at: [f64; 2], of: impl Fn(f64) -> Result<f64, SimError>) -> Result
     Ok((rows[1] / rows[0]).ln() / (at[1] / at[0]).ln())
 }
 
-/// A tenth down and up.
-fn around(value: f64) -> [f64; 2] {
-    [value * 0.9, value * 1.1]
-}
-
-/// Derivatives of pcie-bench's rows on Ivy Bridge and of some rows of the H200 curves.
+/// Derivatives of every row of pcie-bench on Ivy Bridge, of those on Broadwell and behind an IOMMU
+/// to which a number was fitted, and of some rows of the H200 curves.
 ///
 /// # Errors
 /// As the simulation's.
 pub fn derivatives(params: &Params, curves: &[CurveRow]) -> Result<Vec<Derivative>, SimError> {
     let mut rows = Vec::new();
-    let (device, host) = (NfpDevice::NFP6000, NfpHost::IVY_BRIDGE);
-    for r in HOST_ROWS {
-        let run = |d: &NfpDevice, h: &NfpHost| simulate_nfp(d, h, r.metric, r.bytes);
-        let unit = match r.metric {
-            Metric::ReadGbps => "read",
-            Metric::WriteGbps => "write",
-            Metric::ReadNs => "read latency",
-            Metric::WriteReadNs => "write then read",
-        };
-        rows.push(Derivative {
-            row: format!("{}, {unit}, {} B", host.name, r.bytes),
-            fitted: r.of(&host).1,
-            latency: elasticity(around(host.completer_ns), |completer_ns| {
-                run(&device, &NfpHost { completer_ns, ..host })
-            })?,
-            tags: elasticity([19.0, 23.0], |tags| {
-                run(&NfpDevice { tags: tags as u32, ..device }, &host)
-            })?,
-            mps: elasticity([128.0, 512.0], |mps| {
-                run(&NfpDevice { mps_bytes: mps as u32, ..device }, &host)
-            })?,
-        });
+    for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
+        for r in HOST_ROWS {
+            let fitted = r.of(&host).1;
+            if fitted || host.name == NfpHost::IVY_BRIDGE.name {
+                rows.push(nfp_row(&host, (r.metric, r.bytes), fitted, None)?);
+            }
+        }
+    }
+    for (host, table) in IOMMU_ROWS {
+        for &(metric, bytes, _) in table {
+            for window in IOMMU_WINDOWS_KIB {
+                if iommu_row_is_fitted((metric, bytes), window) {
+                    let spec = IotlbSpec { pages: window / 4, ..IotlbSpec::of(params) };
+                    rows.push(nfp_row(&host, (metric, bytes), true, Some(spec))?);
+                }
+            }
+        }
     }
     for r in curves {
         let run = |p: &Params, mps| {
@@ -79,6 +74,45 @@ pub fn derivatives(params: &Params, curves: &[CurveRow]) -> Result<Vec<Derivativ
         });
     }
     Ok(rows)
+}
+
+/// A row of pcie-bench's device, behind an IOMMU if one is given.
+fn nfp_row(
+    host: &NfpHost,
+    (metric, bytes): (Metric, u32),
+    fitted: bool,
+    iommu: Option<IotlbSpec>,
+) -> Result<Derivative, SimError> {
+    let device = NfpDevice::NFP6000;
+    let run = |d: &NfpDevice, h: &NfpHost| simulate_translated(d, h, metric, bytes, iommu);
+    // A translation that is not cached is part of the way.
+    let farther = |factor: f64| {
+        let host = NfpHost { completer_ns: host.completer_ns * factor, ..*host };
+        let iommu = iommu.map(|spec| {
+            let walk_ps = (spec.walk_ps as f64 * factor) as Ps;
+            IotlbSpec { walk_ps, ..spec }
+        });
+        simulate_translated(&device, &host, metric, bytes, iommu)
+    };
+    let unit = match metric {
+        Metric::ReadGbps => "read",
+        Metric::WriteGbps => "write",
+        Metric::ReadNs => "read latency",
+        Metric::WriteReadNs => "write then read",
+    };
+    let window =
+        iommu.map_or(String::new(), |spec| format!(" in {} MiB behind an IOMMU", spec.pages / 256));
+    Ok(Derivative {
+        row: format!("{}, {unit}, {bytes} B{window}", host.name),
+        fitted,
+        latency: elasticity([0.9, 1.1], farther)?,
+        tags: elasticity([19.0, 23.0], |tags| {
+            run(&NfpDevice { tags: tags as u32, ..device }, host)
+        })?,
+        mps: elasticity([128.0, 512.0], |mps| {
+            run(&NfpDevice { mps_bytes: mps as u32, ..device }, host)
+        })?,
+    })
 }
 
 /// Parameters with all latencies between a GPU and host or peer memory scaled.
@@ -128,6 +162,13 @@ mod tests {
             assert!(r.latency.abs() < 0.01 && r.tags.abs() < 0.01, "{r:?}");
         }
         assert!(row("write, 512 B").mps > 0.05 && row("write, 64 B").mps.abs() < 0.01);
+        // Every row to which a number was fitted is there: five of a device, two of hosts, one an IOMMU's
+        // walkers on three hosts, and those of the H200.
+        let fitted = rows.iter().filter(|r| r.fitted && !r.row.starts_with("H200")).count();
+        assert_eq!(fitted, 9);
+        // What an IOMMU misses waits for a walker, and not for a tag.
+        let walks = row("Broadwell, read, 64 B in 64 MiB behind an IOMMU");
+        assert!(walks.latency < -0.9 && walks.tags.abs() < 0.1, "{walks:?}");
         let latency = row("read latency, 64 B");
         assert!(latency.latency > 0.5 && latency.tags.abs() < 0.01, "{latency:?}");
     }
