@@ -122,6 +122,15 @@ fn one_result_fits_on_standard_output() {
     assert!(sim(&both).unwrap_err().contains("one result fits"));
     let error = topo(&["desktop", "--no-predict", "--json", "-", "--svg", "-"]).unwrap_err();
     assert!(error.contains("--svg - and --json -"), "{error}");
+    let file = std::env::temp_dir().join(format!("one-result-{}", std::process::id()));
+    let file = file.to_str().unwrap();
+    let error = sim(&["--topology", "desktop", "--csv", file, "--json", file]).unwrap_err();
+    assert!(error.contains("--csv and --json") && error.contains("in a file"), "{error}");
+    // What draws nothing takes no drawing.
+    for mode in [&["--losses"][..], &["--flows", "gpu0>nic0"], &["--scale", "16"]] {
+        let error = sim(&[&["--topology", "desktop", "--svg", "-"], mode].concat()).unwrap_err();
+        assert!(error.contains("--svg is for the table"), "{mode:?}: {error}");
+    }
     let page = sim(&["--topology", "desktop", "--sizes", "8", "--report", "-"]).unwrap();
     assert!(
         page.to_lowercase().starts_with("<!doctype html>") && page.trim_end().ends_with("</html>")

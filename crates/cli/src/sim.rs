@@ -74,7 +74,7 @@ pub struct SimArgs {
     pub what: Option<String>,
     /// Draw the rates of --what to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE", requires = "what")]
-    svg: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     pub scale: Vec<u32>,

@@ -136,6 +136,12 @@ impl SimArgs {
                 "the table of operations, --what, --losses, --report and --flows with --message",
             ),
             ("--seed", self.seed.is_some(), operations, "operations"),
+            (
+                "--svg",
+                self.svg.is_some(),
+                matches!(mode, Mode::Sweep | Mode::What),
+                "the table of operations and --what",
+            ),
         ];
         match used.iter().find(|(_, is_given, takes, _)| *is_given && !takes) {
             None => Ok(()),

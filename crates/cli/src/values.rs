@@ -83,11 +83,19 @@ fn is_stdout(path: Option<&PathBuf>) -> bool {
     path.is_some_and(|path| path.as_os_str() == "-")
 }
 
-/// Refuses two results on standard output, and destinations that cannot be written. Returns whether
-/// standard output is taken.
+/// Refuses two results on standard output or in one file, and destinations that cannot be written.
+/// Returns whether standard output is taken.
 pub fn check_places(places: &[(&str, &Option<PathBuf>)]) -> Result<bool, CliError> {
     let mut taken: Vec<&str> = Vec::new();
-    for (name, place) in places {
+    for (n, (name, place)) in places.iter().enumerate() {
+        let other = places[..n].iter().find(|(_, other)| place.is_some() && other == place);
+        if let Some((first, path)) = other.filter(|_| !is_stdout(place.as_ref())) {
+            let path = path.as_ref().map_or(String::new(), |path| path.display().to_string());
+            return Err(CliError::new(
+                format!("{first} and {name} {path}: one result fits in a file"),
+                "name another file for one of them",
+            ));
+        }
         if is_stdout(place.as_ref()) {
             taken.push(name);
         } else {
