@@ -82,6 +82,13 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Slots of the window: the largest power of two that `window_bytes` holds. 0 of a window
+    /// without any, which no endpoint takes.
+    pub fn slots(&self) -> u32 {
+        let whole = self.window_bytes.checked_div(self.slot_bytes.into()).unwrap_or(0);
+        whole.checked_ilog2().map_or(0, |log| 1 << log.min(31))
+    }
+
     setters! {
         window_bytes: u64,
         slot_bytes: u32,
@@ -169,5 +176,19 @@ impl Options {
             return refuse("the slot size", slot, "at least 128 bytes for in-band slots");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_has_a_power_of_two_of_slots() {
+        let slots = |window, slot| Options::default().window_bytes(window).slot_bytes(slot).slots();
+        for (window, slot, want) in [(128, 128, 1), (9 * 128, 128, 8), (1 << 20, 192, 4096)] {
+            assert_eq!(slots(window, slot), want, "{window} of {slot}");
+        }
+        assert_eq!((slots(64, 128), slots(64, 0)), (0, 0));
     }
 }

@@ -167,7 +167,7 @@ impl Rdma {
         options: &Options,
         guard: &mut Undo,
     ) -> Result<WindowMem, Error> {
-        let slots = 1u32 << (options.window_bytes / u64::from(options.slot_bytes)).ilog2();
+        let slots = options.slots();
         let bytes = slots as usize * options.slot_bytes as usize;
         let push = path.data() == Data::Push;
         let own = push && options.window_place == MemoryPlace::Auto;

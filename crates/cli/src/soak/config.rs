@@ -88,8 +88,8 @@ impl Connection {
 
     /// Slots that one call may pass through: each half of the window takes the time of a round trip.
     pub fn most_slots(&self) -> usize {
-        let slots = self.options.window_bytes / u64::from(self.options.slot_bytes);
-        if self.path.has_window() { 64 * (slots as usize / 2).max(1) } else { usize::MAX }
+        let slots = self.options.slots() as usize;
+        if self.path.has_window() { 64 * (slots / 2).max(1) } else { usize::MAX }
     }
 
     /// Bytes that one call may put.
@@ -359,14 +359,7 @@ impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let o = &self.options;
         let kind = if self.shared { " shared" } else { "" };
-        write!(
-            f,
-            "{}{kind} sq={} slots={}x{}",
-            self.path,
-            o.sq_blocks,
-            o.window_bytes / u64::from(o.slot_bytes),
-            o.slot_bytes
-        )?;
+        write!(f, "{}{kind} sq={} slots={}x{}", self.path, o.sq_blocks, o.slots(), o.slot_bytes)?;
         write!(f, " line={} receives={}", o.line, o.receives)?;
         let places = [o.sq_place, o.dbr_place, o.cq_place, o.window_place].map(MemoryPlace::as_str);
         write!(f, " places={}", places.join("/"))
