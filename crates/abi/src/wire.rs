@@ -15,7 +15,7 @@ pub struct Window {
     pub lkey: u32,
     /// Bytes of a slot, a multiple of 64.
     pub slot_bytes: u32,
-    /// Number of slots.
+    /// Number of slots, a power of two: device code takes slot and lap from a ticket's bits.
     pub slots: u32,
     /// In-band: sequence number of lap 0.
     pub inband_seq0: u32,

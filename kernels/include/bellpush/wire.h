@@ -125,7 +125,7 @@ struct bp_window {
   uint64_t gather_base;  // what a WQE's gather entry calls that place: 0 for a zero-based DM
   uint32_t lkey;
   uint32_t slot_bytes;   // multiple of 64
-  uint32_t slots;
+  uint32_t slots;        // a power of two (place_of() in impl/state.cuh)
   uint32_t inband_seq0;  // in-band: sequence of lap 0 (see inband.cuh)
 };
 BP_ASSERT_SIZE(bp_window, 32);

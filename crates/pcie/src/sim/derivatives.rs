@@ -162,7 +162,7 @@ mod tests {
             assert!(r.latency.abs() < 0.01 && r.tags.abs() < 0.01, "{r:?}");
         }
         assert!(row("write, 512 B").mps > 0.05 && row("write, 64 B").mps.abs() < 0.01);
-        // Every row to which a number was fitted is there: five of a device, two of hosts, one an IOMMU's
+        // Every row to which a number was fitted is there: four of the device, one of each host, one an IOMMU's
         // walkers on three hosts, and those of the H200.
         let fitted = rows.iter().filter(|r| r.fitted && !r.row.starts_with("H200")).count();
         assert_eq!(fitted, 9);

@@ -85,6 +85,11 @@ pub fn has_part_in_rows(params: &Params, rows: Compared, name: &str) -> Result<b
             return Ok(true);
         }
     }
+    // The pages are those of each row's window.
+    let iommu = |p: &Params| format!("{:?}", IotlbSpec { pages: 1, ..IotlbSpec::of(p) });
+    if has_part(params, name, iommu) {
+        return Ok(true);
+    }
     if rows == Compared::Derivatives {
         return Ok(false);
     }
@@ -94,11 +99,6 @@ pub fn has_part_in_rows(params: &Params, rows: Compared, name: &str) -> Result<b
                 return Ok(true);
             }
         }
-    }
-    // The pages are those of each row's window.
-    let iommu = |p: &Params| format!("{:?}", IotlbSpec { pages: 1, ..IotlbSpec::of(p) });
-    if has_part(params, name, iommu) {
-        return Ok(true);
     }
     if rows == Compared::Fitted {
         return Ok(false);

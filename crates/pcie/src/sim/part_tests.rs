@@ -82,7 +82,7 @@ fn rows_have_the_parameters_of_their_hardware() {
     for (name, parts) in [
         ("sm_ns", [true; 3]),
         ("fence_pcie_ns", [true, true, false]),
-        ("iotlb_walkers", [true, true, false]),
+        ("iotlb_walkers", [true; 3]),
         ("write_buffer_ns", [true, false, false]),
         ("wire_ns", [false; 3]),
         ("nic_scan_ns", [false; 3]),

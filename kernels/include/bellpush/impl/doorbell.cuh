@@ -216,7 +216,7 @@ BP_DEV void ring_ready(const bp_qp& qp) {
 }
 
 // Exclusive: the words of `count` WQEs of `blocks` blocks each from `ticket` on, where they are needed. `marked` is the
-// state's word as with_room() read it.
+// state's word as room_ahead() read it.
 template <class P>
 BP_DEV void mark_exclusive(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_t blocks, uint64_t marked) {
   if (blocks == 1 && ticket >= marked) return;

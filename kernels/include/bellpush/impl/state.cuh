@@ -48,7 +48,7 @@ BP_DEV word_pair load_pair(const uint64_t* words) {
 }
 
 // A ticket's slot and lap. An endpoint's window has a power of two of slots: a branch for others would cost each in-band
-// put as much as four of its lines do.
+// put some 30 cycles.
 struct window_place {
   uint32_t slot;
   uint64_t lap;

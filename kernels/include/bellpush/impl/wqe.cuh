@@ -110,13 +110,15 @@ BP_DEV uint32_t inline_word(const wqe& w, uint32_t k, bool words) {
   return w.is_value ? value_word(w, k - 1) : payload_u32(w.gather, (k - 1) * 4, w.bytes, words);
 }
 
-// 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself. Where lanes of a warp build a
-// unit each, they select among all units' words: cheaper than lanes that diverge, whose parts run one after the other.
+// One of two units. Lanes of a warp that build a unit each select among words: cheaper than lanes that diverge, whose
+// parts run one after the other.
 BP_DEV u128 select_unit(bool first, const u128& a, const u128& b) {
   u128 v;
   for (uint32_t i = 0; i < 4; i++) v.w[i] = first ? a.w[i] : b.w[i];
   return v;
 }
+
+// 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself.
 template <bool inline_v>
 BP_DEV u128 wqe_unit(const wqe& w, uint32_t u, uint64_t index, uint32_t qpn) {
   const u128 head = select_unit(u == 0, unit_ctrl(w, index, qpn), unit_pair(w.raddr, w.rkey));
