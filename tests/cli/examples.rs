@@ -1,6 +1,6 @@
 //! The examples do what they say.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{Executor, Gpu, HostOptions};
@@ -31,17 +31,31 @@ fn quickstart_delivers_by_every_path() {
     }
 }
 
-/// A crate of its own, with kernels of its own: built as a user would build it.
+/// A crate of its own, with kernels of its own, built as a user would build it: both ends in one process, then in two.
 #[test]
 fn custom_kernel_computes_sends_and_sums() {
-    let mut cargo = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--offline", "-p", "custom_kernel", "--", "host"])
+    let told = ended(start(&["host"]));
+    assert!(told.starts_with("4 pieces sent, summed and right on host"), "{told}");
+
+    let (receiver, sender) = (start(&["receive", "host"]), start(&["send", "host"]));
+    let (arrived, sent) = (ended(receiver), ended(sender));
+    assert!(arrived.starts_with("4 pieces arrived, summed and right on host"), "{arrived}");
+    assert!(sent.starts_with("4 pieces sent on host"), "{sent}");
+}
+
+fn start(args: &[&str]) -> Child {
+    Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--offline", "-p", "custom_kernel", "--"])
+        .args(args)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("cargo runs");
+        .expect("cargo runs")
+}
+
+fn ended(mut cargo: Child) -> String {
     let since = Instant::now();
     while cargo.try_wait().unwrap().is_none() {
         if since.elapsed() > Duration::from_secs(600) {
@@ -54,5 +68,5 @@ fn custom_kernel_computes_sends_and_sums() {
     let (told, complaint) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{told}\n{complaint}");
-    assert!(told.starts_with("4 pieces sent, summed and right on host"), "{told}");
+    told.into_owned()
 }
