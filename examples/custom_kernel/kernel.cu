@@ -6,7 +6,7 @@
 // queue pair at once, so it is instantiated as shared.
 using path = bp::path<bp::data::push, bp::kick::inband, bp::share::shared>;
 
-// Mirrored in src/main.rs.
+// Mirrored in src/kernels.rs.
 struct producer_args {
   bp_endpoint ep;
   uint64_t x;               // float[blocks * per_block]
