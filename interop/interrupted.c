@@ -268,11 +268,62 @@ static void timers(void)
 	close_pair(&pair);
 }
 
+/* The signals from 1 on that this thread blocks, as the system has them. */
+static unsigned long long blocked_signals(void)
+{
+	char line[256];
+	unsigned long long mask = ~0ull;
+	FILE *status = fopen("/proc/thread-self/status", "r");
+	CHECK(status);
+	while (fgets(line, sizeof line, status))
+		sscanf(line, "SigBlk: %llx", &mask);
+	CHECK(fclose(status) == 0);
+	return mask;
+}
+
+/* Blocks all signals, as who spawns does, and has a child of vfork set its own mask and its own handler. */
+static void spawn_with_signals_blocked(void)
+{
+	struct sigaction before, action = { .sa_handler = SIG_DFL };
+	sigset_t all, mask;
+	sigfillset(&all);
+	CHECK(pthread_sigmask(SIG_BLOCK, &all, &mask) == 0);
+	pid_t child = vfork();
+	if (child == 0) {
+		action.sa_mask = all;
+		_exit(sigaction(SIGALRM, &action, NULL) != 0 || pthread_sigmask(SIG_SETMASK, &mask, NULL) != 0);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &mask, NULL) == 0);
+	CHECK(sigaction(SIGALRM, NULL, &before) == 0 && before.sa_handler == ring_inner);
+	CHECK(!sigismember(&before.sa_mask, SIGSTKFLT));
+}
+
+/* What a child of vfork sets of signals is its own, before a device is opened and after. */
+static void spawns(void)
+{
+	struct sigaction action = { .sa_handler = ring_inner };
+	sigset_t mask;
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	unsigned long long before = blocked_signals();
+	for (int opened = 0; opened < 2; opened++) {
+		if (opened)
+			open_patient(&pair);
+		for (int i = 0; i < 2; i++) {
+			spawn_with_signals_blocked();
+			CHECK(blocked_signals() == before);
+			CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0 && !sigismember(&mask, SIGSTKFLT));
+		}
+	}
+	close_pair(&pair);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "alarms", alarms }, { "allocates", allocates }, { "masks", masks }, { "cancels", cancels },
-		{ "timers", timers }, { "unblocks", unblocks },
+		{ "timers", timers }, { "unblocks", unblocks }, { "spawns", spawns },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -57,7 +57,8 @@ impl Wish {
 static WISHES: [Wish; 2] = [const { Wish::new() }; 2];
 /// Libc's own function; set before any handler is.
 static REAL: OnceLock<Sigaction> = OnceLock::new();
-/// The process whose wishes these are: a child of `vfork` has its memory, and wishes of its own.
+/// The process whose wishes these are: a child of `vfork` has its memory, and wishes of its own. 0 before anybody has
+/// said.
 static PID: AtomicI32 = AtomicI32::new(0);
 /// Whether faults come to [`on_fault`], as far as is known.
 static ARMED: AtomicBool = AtomicBool::new(false);
@@ -125,6 +126,14 @@ pub fn is_programs_own() {
     PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
+/// Whether the calling process is the program, and no child that has its memory (`vfork`) or was made past the handlers
+/// of a fork: signals of such a child are its own, and what it has set says nothing of its parent.
+pub fn is_the_program() -> bool {
+    let program = PID.load(Ordering::Relaxed);
+    // SAFETY: takes nothing and cannot fail.
+    program == 0 || program == unsafe { libc::getpid() }
+}
+
 /// What the program's `sigaction` does; `None` for signals that are not of faults, and before [`install`].
 /// Takes no lock and allocates nothing.
 ///
@@ -141,7 +150,7 @@ pub unsafe fn program_sets(
     unsafe {
         let (mut was, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         wish.get(&mut before);
-        let is_own = PID.load(Ordering::Relaxed) == libc::getpid();
+        let is_own = is_the_program();
         let done = match action.as_ref() {
             // The system has a child's actions apart, and the child has no engine.
             Some(action) if !is_own => real(signal, action, &mut was),
