@@ -19,7 +19,7 @@ const TABLE: usize = PORTS;
 const PRESENCE: usize = PORTS + 1;
 /// How long to try for the table's lock. Changes take microseconds; a process that is stopped in
 /// the middle of one holds on.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 fn flock(kind: libc::c_int, byte: usize) -> libc::flock {
     libc::flock {

@@ -1,16 +1,17 @@
 //! A shared link's memory: who makes it, who finds it, who joins it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::posix_fallocate;
 
-use super::lock::{self, TableLock};
+use super::lock::{self, PATIENCE, TableLock};
 use super::ring::RING_BYTES;
 use super::table::{LINK_BYTES, PORTS, Table};
 use super::{ShmLink, members};
@@ -22,6 +23,8 @@ use bellpush_mem::{HostMem, PAGE_BYTES, View};
 const FREE_RANGE: &str = "127.0.0.1 to 127.0.0.254";
 /// How often a link's file that vanished while it was opened is opened again.
 const OPEN_TRIES: usize = 100;
+/// How long to wait before somebody who may be ending is asked for the link's memory again.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A link that NICs of this machine can be on, and the memory behind it.
 #[derive(Clone)]
@@ -60,7 +63,8 @@ impl ShmNet {
     ///
     /// # Errors
     /// [`LinkError::Name`], [`LinkError::Foreign`] when what has the name is something else,
-    /// [`LinkError::Unreachable`], [`LinkError::OtherIcrc`], [`LinkError::System`], [`LinkError::Memory`].
+    /// [`LinkError::Unreachable`] after a second, [`LinkError::OtherIcrc`], [`LinkError::System`],
+    /// [`LinkError::Memory`].
     pub fn named(name: &str, icrc: bool) -> Result<Self, LinkError> {
         let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > 100 || !name.chars().all(fine) {
@@ -68,38 +72,54 @@ impl ShmNet {
         }
         let user = nix::unistd::geteuid();
         let path = PathBuf::from(format!("/dev/shm/bellpush-{user}-{name}"));
-        for _ in 0..OPEN_TRIES {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&path)
-                .map_err(system("open of a shared link"))?;
-            let lock = TableLock::take(&file)?;
-            let meta = file.metadata().map_err(system("stat of a shared link"))?;
-            // The last to leave removes the file: whoever opened it just then has a file without
-            // a name.
-            if !path.symlink_metadata().is_ok_and(|there| there.ino() == meta.ino()) {
-                continue;
+        let (start, mut vanished) = (Instant::now(), 0);
+        loop {
+            match Self::named_now(&path, icrc) {
+                Ok(Some(net)) => return Ok(net),
+                Ok(None) if vanished < OPEN_TRIES => vanished += 1,
+                Ok(None) => {
+                    let source = io::ErrorKind::TimedOut.into();
+                    return Err(LinkError::System { call: "open of a shared link", source });
+                }
+                // The descriptors of a process that ends are gone before its locks are.
+                Err(LinkError::Unreachable { .. }) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(e) => return Err(e),
             }
-            let name = || path.display().to_string();
-            if meta.uid() != user.as_raw() || !meta.is_file() {
-                return Err(LinkError::Foreign { path: name() });
-            }
-            let alone = lock::be_alone(&file);
-            // Nobody else would remove what could not be made.
-            let (memory, table) = join(&file, &name(), icrc, alone)
-                .inspect_err(|_| drop(alone.then(|| std::fs::remove_file(&path))))?;
-            lock::be_present(&file)?;
-            drop(lock);
-            let (path, file) = (Some(path), Hidden::new(file));
-            return Ok(Self(Net { table, path, icrc, file, memory: Some(memory) }.into()));
         }
-        let source = io::ErrorKind::TimedOut.into();
-        Err(LinkError::System { call: "open of a shared link", source })
+    }
+
+    /// The link whose file lies there; `None` if that has lost its name meanwhile.
+    fn named_now(path: &Path, icrc: bool) -> Result<Option<Self>, LinkError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)
+            .map_err(system("open of a shared link"))?;
+        let lock = TableLock::take(&file)?;
+        let meta = file.metadata().map_err(system("stat of a shared link"))?;
+        // The last to leave removes the file: whoever opened it just then has a file without
+        // a name.
+        if !has_name(&file, path) {
+            return Ok(None);
+        }
+        let name = || path.display().to_string();
+        if meta.uid() != nix::unistd::geteuid().as_raw() || !meta.is_file() {
+            return Err(LinkError::Foreign { path: name() });
+        }
+        let alone = lock::be_alone(&file);
+        // Nobody else would remove what could not be made.
+        let (memory, table) = join(&file, &name(), icrc, alone)
+            .inspect_err(|_| drop(alone.then(|| std::fs::remove_file(path))))?;
+        lock::be_present(&file)?;
+        drop(lock);
+        let (path, file) = (Some(path.into()), Hidden::new(file));
+        Ok(Some(Self(Net { table, path, icrc, file, memory: Some(memory) }.into())))
     }
 
     /// Takes the link's name away: who is on it stays, and nobody comes. So nothing is left of it even where all its
@@ -220,6 +240,21 @@ fn map(file: &File) -> Result<Table, LinkError> {
     Ok(Table::new(View::new(&memory, 0, LINK_BYTES)?))
 }
 
+/// Whether a file has this name.
+fn has_name(file: &File, path: &Path) -> bool {
+    let id = |meta: Metadata| (meta.dev(), meta.ino());
+    let named = path.symlink_metadata().map(id);
+    matches!((file.metadata().map(id), named), (Ok(ours), Ok(named)) if ours == named)
+}
+
+/// Removes a file's name, unless another file has it by now. Under the file's lock, as whoever opens it looks whether it
+/// still has its name.
+fn remove(file: &File, path: &Path) {
+    if has_name(file, path) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 /// Whoever has just opened the file, and is not on the link yet, finds that it has no name any more and makes another.
 fn remove_unused(path: &Path) {
     let mut open = OpenOptions::new();
@@ -251,14 +286,46 @@ impl Net {
         self.memory.as_ref().unwrap_or(&self.file)
     }
 
-    /// Removes the file's name, unless another file has it by now. Under the file's lock, as whoever opens it looks
-    /// whether it still has its name.
+    /// As [`remove`].
     fn remove(&self) {
-        let Some(path) = &self.path else { return };
-        let ours = self.file.metadata().map(|meta| meta.ino());
-        let named = path.symlink_metadata().map(|meta| meta.ino());
-        if matches!((ours, named), (Ok(ours), Ok(named)) if ours == named) {
-            let _ = std::fs::remove_file(path);
-        }
+        self.path.iter().for_each(|path| remove(&self.file, path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link's name that no other test has.
+    fn name(test: &str) -> (String, PathBuf) {
+        let name = format!("unit-{}-{test}", std::process::id());
+        let path = format!("/dev/shm/bellpush-{}-{name}", nix::unistd::geteuid());
+        (name, path.into())
+    }
+
+    fn opened(path: &Path) -> File {
+        OpenOptions::new().read(true).write(true).open(path).unwrap()
+    }
+
+    #[test]
+    fn who_comes_while_the_last_member_ends_waits_for_it() {
+        let (name, path) = name("ending");
+        let net = ShmNet::named(&name, false).unwrap();
+        let left = opened(&path);
+        lock::be_present(&left).unwrap();
+        // Whoever is killed loses the memory's descriptor first, and then the locks.
+        drop(net);
+        let start = Instant::now();
+        let refused = ShmNet::named(&name, false).err().unwrap();
+        assert!(matches!(refused, LinkError::Unreachable { .. }), "{refused}");
+        assert!(start.elapsed() < 5 * PATIENCE, "the wait has an end");
+        let comes = std::thread::scope(|scope| {
+            let comes = scope.spawn(|| ShmNet::named(&name, false).map(drop));
+            std::thread::sleep(50 * PAUSE);
+            drop(left);
+            comes.join().unwrap()
+        });
+        comes.unwrap();
+        assert!(!path.exists());
     }
 }
