@@ -263,7 +263,7 @@ fn remove_unused(path: &Path) {
     };
     let Ok(_lock) = TableLock::take(&file) else { return };
     if lock::be_alone(&file) {
-        let _ = std::fs::remove_file(path); // gone already is as good
+        remove(&file, path); // another link may have the name since the file was opened
     }
 }
 
@@ -326,6 +326,33 @@ mod tests {
             comes.join().unwrap()
         });
         comes.unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_name_that_is_another_links_by_now_is_not_swept_away() {
+        let (name, path) = name("swept");
+        std::fs::write(&path, b"of a process that was killed").unwrap();
+        let file = opened(&path);
+        let lock = TableLock::take(&file).unwrap();
+        let opens = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()
+        };
+        let net = std::thread::scope(|scope| {
+            let sweeps = scope.spawn(|| ShmNet::sweep(&name));
+            let start = Instant::now();
+            while opens() < 2 {
+                assert!(start.elapsed() < PATIENCE, "the file was not opened");
+            }
+            std::fs::remove_file(&path).unwrap();
+            let net = ShmNet::named(&name, false).unwrap();
+            drop(lock);
+            sweeps.join().unwrap();
+            net
+        });
+        assert!(path.exists(), "a link is there");
+        drop(net);
         assert!(!path.exists());
     }
 }
