@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 
 use super::lock::{self, PATIENCE, TableLock};
@@ -25,6 +26,8 @@ const FREE_RANGE: &str = "127.0.0.1 to 127.0.0.254";
 const OPEN_TRIES: usize = 100;
 /// How long to wait before somebody who may be ending is asked for the link's memory again.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How often a call is made at most that signals interrupt.
+const INTERRUPTIONS: usize = 1000;
 
 /// A link that NICs of this machine can be on, and the memory behind it.
 #[derive(Clone)]
@@ -231,8 +234,15 @@ fn join(
 
 /// The file has holes where nobody has written, and a store for which there is no memory would end the process.
 fn reserve(file: &File, at: usize, bytes: usize) -> Result<(), LinkError> {
-    posix_fallocate(file, at as i64, bytes as i64)
+    uninterrupted(|| posix_fallocate(file, at as i64, bytes as i64))
         .map_err(|errno| system("reservation of a shared link's memory")(errno.into()))
+}
+
+/// Makes a call again that a signal has interrupted: Linux ends the reservation of memory for any (before 6.10 and its
+/// stable releases of 2024), whatever the signal's handler says.
+fn uninterrupted(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut tries = std::iter::repeat_with(&mut call).take(INTERRUPTIONS);
+    tries.find(|done| *done != Err(Errno::EINTR)).unwrap_or(Err(Errno::EINTR))
 }
 
 fn map(file: &File) -> Result<Table, LinkError> {
@@ -354,5 +364,21 @@ mod tests {
         assert!(path.exists(), "a link is there");
         drop(net);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_call_that_signals_interrupt_is_made_again_and_not_for_ever() {
+        let call = |interrupted: usize, then| {
+            let mut calls = 0;
+            let done = uninterrupted(|| {
+                calls += 1;
+                if calls > interrupted { then } else { Err(Errno::EINTR) }
+            });
+            (done, calls)
+        };
+        assert_eq!(call(0, Ok(())), (Ok(()), 1));
+        assert_eq!(call(9, Ok(())), (Ok(()), 10));
+        assert_eq!(call(9, Err(Errno::ENOSPC)), (Err(Errno::ENOSPC), 10));
+        assert_eq!(call(usize::MAX, Ok(())), (Err(Errno::EINTR), INTERRUPTIONS));
     }
 }
