@@ -42,6 +42,8 @@ pub(super) struct Net {
     file: Hidden<File>,
     /// The memory, for those who come; it is what has the locks where the link has no name.
     memory: Option<Hidden<File>>,
+    /// Whose locks those are: the child of a fork has the same open files, and is not on the link.
+    process: u32,
 }
 
 fn system(call: &'static str) -> impl Fn(io::Error) -> LinkError {
@@ -55,8 +57,8 @@ impl ShmNet {
     /// [`LinkError::System`] and [`LinkError::Memory`].
     pub fn anonymous(icrc: bool) -> Result<Self, LinkError> {
         let file = members::make()?;
-        let net =
-            Net { table: map(&file)?, path: None, icrc, file: Hidden::new(file), memory: None };
+        let (table, process) = (map(&file)?, std::process::id());
+        let net = Net { table, path: None, icrc, file: Hidden::new(file), memory: None, process };
         net.table.format(icrc)?;
         Ok(Self(net.into()))
     }
@@ -95,15 +97,11 @@ impl ShmNet {
 
     /// The link whose file lies there; `None` if that has lost its name meanwhile.
     fn named_now(path: &Path, icrc: bool) -> Result<Option<Self>, LinkError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path)
-            .map_err(system("open of a shared link"))?;
+        let mut open = OpenOptions::new();
+        open.read(true).write(true).create(true).truncate(false);
+        open.mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        // Kept before it has a lock, which the child of a fork by another thread would have as well.
+        let file = Hidden::make(|| open.open(path)).map_err(system("open of a shared link"))?;
         let lock = TableLock::take(&file)?;
         let meta = file.metadata().map_err(system("stat of a shared link"))?;
         // The last to leave removes the file: whoever opened it just then has a file without
@@ -121,13 +119,17 @@ impl ShmNet {
             .inspect_err(|_| drop(alone.then(|| std::fs::remove_file(path))))?;
         lock::be_present(&file)?;
         drop(lock);
-        let (path, file) = (Some(path.into()), Hidden::new(file));
-        Ok(Some(Self(Net { table, path, icrc, file, memory: Some(memory) }.into())))
+        file.is_watched();
+        let (path, process) = (Some(path.into()), std::process::id());
+        Ok(Some(Self(Net { table, path, icrc, file, memory: Some(memory), process }.into())))
     }
 
     /// Takes the link's name away: who is on it stays, and nobody comes. So nothing is left of it even where all its
     /// processes are killed.
     pub fn unname(&self) {
+        if !self.0.is_here() {
+            return;
+        }
         let Ok(_lock) = TableLock::take(&self.0.file) else { return };
         self.0.remove();
     }
@@ -172,7 +174,7 @@ impl ShmNet {
     ) -> Result<ShmLink, LinkError> {
         // An open file of the link's own, because locks belong to one.
         let path = format!("/proc/self/fd/{}", self.0.file.as_raw_fd());
-        // Kept before it has a lock, which the child of a fork by another thread would have as well.
+        // As in `named_now`.
         let file = Hidden::make(|| OpenOptions::new().read(true).write(true).open(path))
             .map_err(system("open of a shared link"))?;
         file.is_watched();
@@ -279,7 +281,7 @@ fn remove_unused(path: &Path) {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        if self.path.is_none() {
+        if self.path.is_none() || !self.is_here() {
             return;
         }
         // Without the lock (someone holds it for long) the file stays, for the next to use.
@@ -292,6 +294,11 @@ impl Drop for Net {
 }
 
 impl Net {
+    /// Whether this is the process that is on the link.
+    pub(super) fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     fn memory(&self) -> &File {
         self.memory.as_ref().unwrap_or(&self.file)
     }
@@ -380,5 +387,21 @@ mod tests {
         assert_eq!(call(9, Ok(())), (Ok(()), 10));
         assert_eq!(call(9, Err(Errno::ENOSPC)), (Err(Errno::ENOSPC), 10));
         assert_eq!(call(usize::MAX, Ok(())), (Err(Errno::EINTR), INTERRUPTIONS));
+    }
+
+    #[test]
+    fn a_copy_in_the_child_of_a_fork_takes_nothing_away() {
+        let (name, path) = name("forked");
+        // As the child has it, from which the parent's number differs.
+        let mut childs = ShmNet::named(&name, false).unwrap();
+        Arc::get_mut(&mut childs.0).unwrap().process += 1;
+        let link = childs.attach_free().unwrap();
+        let port = link.port;
+        drop(link);
+        assert!(childs.0.table.is_taken(port).unwrap(), "the parent's port");
+        childs.unname();
+        drop(childs);
+        assert!(path.exists(), "the parent's name");
+        std::fs::remove_file(&path).unwrap();
     }
 }
