@@ -22,6 +22,7 @@ pub fn begin() {
 
 /// Has faults of the engine's copies come to it, for as long as the process lives.
 pub fn install() {
+    guarded::tell_who_blocks(trap::blocks);
     guarded::install(sigaction_of_libc);
 }
 

@@ -39,6 +39,11 @@ fn a_handler_that_lets_all_signals_through_rings_whatever_it_interrupts() {
 }
 
 #[test]
+fn a_handler_of_faults_that_is_left_by_a_jump_leaves_doorbells_be() {
+    case("jumps");
+}
+
+#[test]
 fn what_a_child_of_vfork_sets_is_its_own() {
     case("spawns");
 }

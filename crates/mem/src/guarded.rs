@@ -63,6 +63,15 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// Whether faults come to [`on_fault`], as far as is known.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
+/// Who is told of a thread that blocks a signal of faults.
+static TOLD: OnceLock<fn()> = OnceLock::new();
+
+/// Has a function called, in a handler of the system's, after a thread has come to block a signal of faults because a
+/// handler of the program's for them begins. It takes no lock and allocates nothing. Once for a process.
+pub fn tell_who_blocks(tell: fn()) {
+    let _ = TOLD.set(tell); // it is the same
+}
+
 fn index(signal: c_int) -> Option<usize> {
     SIGNALS.iter().position(|&other| other == signal)
 }
@@ -239,9 +248,13 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     let itself = if flags & libc::SA_NODEFER == 0 { bit(signal) | HANDLER } else { HANDLER };
     // SAFETY: as the caller promises.
     let interrupted = unsafe { interrupted_mask(context) };
-    change_mask(libc::SIG_SETMASK, interrupted | wish.mask.load(Ordering::Relaxed) | itself);
-    // The handler may run with the signal blocked, and may leave by a jump.
+    let blocked = interrupted | wish.mask.load(Ordering::Relaxed) | itself;
+    change_mask(libc::SIG_SETMASK, blocked);
+    // The handler may run with the signal blocked, and may leave by a jump that keeps the mask.
     forget_mask();
+    if is_blocked_by(blocked) {
+        TOLD.get().into_iter().for_each(|tell| tell());
+    }
     // SAFETY: the program's handler; one that takes the signal alone does not look at the rest.
     unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
 }
