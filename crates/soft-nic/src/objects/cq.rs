@@ -187,7 +187,9 @@ struct Shared {
     notify: OnceLock<Notify>,
     /// Sequence of the arming that was answered last; 2 bits.
     answered: AtomicU64,
-    /// Past the index of the last entry that is solicited or an error.
+    /// Past the index of the last entry that is a completion: a resize has one that is none.
+    newest: AtomicU64,
+    /// Past the index of the last one that is solicited or an error.
     solicited: AtomicU64,
     held: Held,
 }
@@ -260,6 +262,7 @@ impl Cq {
             resized: Mutex::default(),
             notify: attr.notify.clone().map_or_else(OnceLock::new, OnceLock::from),
             answered: AtomicU64::new(CqArm::parse(CqArm::NEVER).sequence.into()),
+            newest: AtomicU64::new(0),
             solicited: AtomicU64::new(0),
             held: Held::default(),
         };
@@ -349,9 +352,11 @@ impl Cq {
         self.pi.store(pi + 1, Ordering::Relaxed);
         self.ci.store(ci, Ordering::Relaxed);
         self.entries.store(new.entries, Ordering::Relaxed);
-        let solicited = shared.solicited.load(Ordering::Relaxed);
         // What waits moves on by one.
-        shared.solicited.store(solicited + u64::from(solicited > ci), Ordering::Relaxed);
+        for past in [&shared.newest, &shared.solicited] {
+            let last = past.load(Ordering::Relaxed);
+            past.store(last + u64::from(last > ci), Ordering::Relaxed);
+        }
         *resized = Some(new);
         Ok(())
     }
@@ -387,8 +392,10 @@ impl Cq {
         let Some(shared) = &self.shared else { return self.write(&self.ring, cqe) };
         let resized = shared.lock();
         self.write(resized.as_ref().unwrap_or(&self.ring), cqe)?;
+        let past = self.pi.load(Ordering::Relaxed);
+        shared.newest.store(past, Ordering::Relaxed);
         if cqe.solicited || cqe.opcode.is_error() {
-            shared.solicited.store(self.pi.load(Ordering::Relaxed), Ordering::Relaxed);
+            shared.solicited.store(past, Ordering::Relaxed);
         }
         self.answer(shared, false);
         Ok(())
@@ -484,7 +491,7 @@ impl Cq {
         let pi = self.pi.load(Ordering::Relaxed);
         let newest = match arm.solicited_only {
             true => shared.solicited.load(Ordering::Relaxed),
-            false => pi,
+            false => shared.newest.load(Ordering::Relaxed),
         };
         let waiting = u64::from((pi as u32).wrapping_sub(arm.ci) & 0xff_ffff);
         if newest > pi.saturating_sub(waiting) {

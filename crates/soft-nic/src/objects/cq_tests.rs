@@ -425,3 +425,26 @@ fn a_solicited_entry_that_a_resize_moves_on_is_told_as_ever() {
     a.arm(2, 3, true);
     assert_eq!(a.told(), 1);
 }
+
+#[test]
+fn a_resize_is_no_completion_and_keeps_those_that_are() {
+    let a = Armable::new();
+    let resize = || {
+        let new = View::new(&HostMem::alloc(4096).unwrap(), 0, 512).unwrap();
+        a.cq.resize(new, 64).unwrap();
+    };
+    a.cq.push(&cqe(0)).unwrap();
+    a.dbr.store_u32(0, cq_ci_word(1), Ordering::Relaxed).unwrap();
+    a.arm(0, 1, false);
+    resize();
+    // Another CQ of the page is armed, for which all of them are looked at.
+    a.cq.armed();
+    assert_eq!(a.told(), 0, "nothing has come");
+    a.cq.push(&cqe(1)).unwrap();
+    assert_eq!(a.told(), 1, "the arming holds still");
+    a.cq.push(&cqe(2)).unwrap();
+    resize();
+    // The consumer has copied both, each one index on, and has taken the first.
+    a.arm(1, 4, false);
+    assert_eq!(a.told(), 2);
+}
