@@ -320,23 +320,25 @@ impl Cq {
             let must = "one that several queue pairs may share";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 0, must });
         };
-        // What is held back has been promised room in the old ring, and none in the new one.
-        match &self.late {
-            Some(late) => late.without_any(self, || self.move_to(shared, ring, entry_bytes)),
-            None => self.move_to(shared, ring, entry_bytes),
-        }
-    }
-
-    fn move_to(&self, shared: &Shared, ring: View, entry_bytes: usize) -> Result<(), NicError> {
-        let mut resized = shared.lock();
-        let old = resized.as_ref().unwrap_or(&self.ring);
-        if old.layout.collapsed || old.layout.overrun_ignored {
+        let layout = self.ring.layout;
+        if layout.collapsed || layout.overrun_ignored {
             let must = "one that neither collapses nor overwrites its entries";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 1, must });
         }
+        // A large ring takes long to mark, and the engine writes entries meanwhile.
+        let new = Ring::checked(ring, CqLayout { entry_bytes, ..layout })?;
+        // What is held back has been promised room in the old ring, and none in the new one.
+        match &self.late {
+            Some(late) => late.without_any(self, || self.move_to(shared, new)),
+            None => self.move_to(shared, new),
+        }
+    }
+
+    fn move_to(&self, shared: &Shared, new: Ring) -> Result<(), NicError> {
+        let mut resized = shared.lock();
+        let old = resized.as_ref().unwrap_or(&self.ring);
         let pi = self.pi.load(Ordering::Relaxed);
         let ci = self.reported(pi, old.entries);
-        let new = Ring::checked(ring, CqLayout { entry_bytes, ..old.layout })?;
         // Nothing reported: all of the old ring waits.
         let waiting = ci.map_or(old.entries.into(), |ci| pi - ci);
         if waiting + 1 > new.entries.into() {

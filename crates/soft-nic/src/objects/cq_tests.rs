@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
+use bellpush_broken_mem::{Fate, Late};
 use bellpush_mem::HostMem;
 use bellpush_wire::Qpn;
 use bellpush_wire::doorbell::cq_ci_word;
@@ -447,4 +448,27 @@ fn a_resize_is_no_completion_and_keeps_those_that_are() {
     // The consumer has copied both, each one index on, and has taken the first.
     a.arm(1, 4, false);
     assert_eq!(a.told(), 2);
+}
+
+#[test]
+fn entries_come_while_the_ring_that_is_next_is_marked() {
+    let (cq, old, _) = cq_of(512, CqLayout::default());
+    let host = View::new(&HostMem::alloc(4096).unwrap(), 0, 1024).unwrap();
+    // Its only write takes a third of a second.
+    let slow = HostMem::far(Arc::new(Late::new(host, 0..0, Fate::Late))).unwrap();
+    let new = View::new(&slow, 0, 1024).unwrap();
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let cq = &cq;
+        let resizes = scope.spawn(move || {
+            says.send(()).unwrap();
+            cq.resize(new, 64)
+        });
+        hears.recv().unwrap();
+        std::thread::sleep(Late::BY);
+        cq.push(&cqe(7)).unwrap();
+        resizes.join().unwrap().unwrap();
+    });
+    assert_eq!(entry(&old, 0).unwrap().wqe_counter, 7, "before the ring was another");
+    assert_eq!(entry(&old, 64).unwrap().opcode, CqeOpcode::Resize);
 }
