@@ -4,6 +4,7 @@
 #include "bell.h"
 
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/time.h>
 
@@ -45,6 +46,19 @@ static void alarms(void)
 	await(&inner);
 	CHECK(sigaction(SIGALRM, NULL, &before) == 0 && before.sa_handler == ring_inner);
 	close_pair(&pair);
+}
+
+/* The signals from 1 on that this thread blocks, as the system has them. */
+static unsigned long long blocked_signals(void)
+{
+	char line[256];
+	unsigned long long mask = ~0ull;
+	FILE *status = fopen("/proc/thread-self/status", "r");
+	CHECK(status);
+	while (fgets(line, sizeof line, status))
+		sscanf(line, "SigBlk: %llx", &mask);
+	CHECK(fclose(status) == 0);
+	return mask;
 }
 
 static void *ends_all(void *arg)
@@ -196,6 +210,37 @@ static void masks(void)
 	close_pair(&pair);
 }
 
+static jmp_buf back;
+
+static void jump(int signal)
+{
+	(void)signal;
+	longjmp(back, 1);
+}
+
+/* A handler of the program's own faults is left by a jump that keeps its mask, with the fault's signal blocked: the
+ * doorbells after that are no faults. */
+static void jumps(void)
+{
+	struct sigaction action = { .sa_handler = jump };
+	open_patient(&pair);
+	take_bell(&bell, &pair, 0);
+	guarded_page = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(guarded_page != MAP_FAILED && sigaction(SIGSEGV, &action, NULL) == 0);
+	until_closed(&bell);
+	if (setjmp(back) == 0) {
+		*(volatile uint8_t *)guarded_page = 1;
+		CHECK(!"a fault");
+	}
+	CHECK(blocked_signals() >> (SIGSEGV - 1) & 1);
+	for (double end = now() + 1; now() < end;) {
+		ring(&bell, WORD);
+		await(&bell);
+		pause_us(1000);
+	}
+	close_pair(&pair);
+}
+
 static void may_be_cancelled(struct bell *b)
 {
 	(void)b;
@@ -268,11 +313,50 @@ static void timers(void)
 	close_pair(&pair);
 }
 
+/* Blocks all signals, as who spawns does, and has a child of vfork set its own mask and its own handler. */
+static void spawn_with_signals_blocked(void)
+{
+	struct sigaction before, action = { .sa_handler = SIG_DFL };
+	sigset_t all, mask;
+	sigfillset(&all);
+	CHECK(pthread_sigmask(SIG_BLOCK, &all, &mask) == 0);
+	pid_t child = vfork();
+	if (child == 0) {
+		action.sa_mask = all;
+		_exit(sigaction(SIGALRM, &action, NULL) != 0 || pthread_sigmask(SIG_SETMASK, &mask, NULL) != 0);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &mask, NULL) == 0);
+	CHECK(sigaction(SIGALRM, NULL, &before) == 0 && before.sa_handler == ring_inner);
+	CHECK(!sigismember(&before.sa_mask, SIGSTKFLT));
+}
+
+/* What a child of vfork sets of signals is its own, before a device is opened and after. */
+static void spawns(void)
+{
+	struct sigaction action = { .sa_handler = ring_inner };
+	sigset_t mask;
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	unsigned long long before = blocked_signals();
+	for (int opened = 0; opened < 2; opened++) {
+		if (opened)
+			open_patient(&pair);
+		for (int i = 0; i < 2; i++) {
+			spawn_with_signals_blocked();
+			CHECK(blocked_signals() == before);
+			CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0 && !sigismember(&mask, SIGSTKFLT));
+		}
+	}
+	close_pair(&pair);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "alarms", alarms }, { "allocates", allocates }, { "masks", masks }, { "cancels", cancels },
-		{ "timers", timers }, { "unblocks", unblocks },
+		{ "timers", timers }, { "unblocks", unblocks }, { "spawns", spawns },
+		{ "jumps", jumps },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -4,7 +4,8 @@
 //! that is caught knows that it may have interrupted `malloc` (`trap`). The system takes the mark away where the
 //! handler ends, as it brings the interrupted code's mask back. A handler that lets all signals through keeps the
 //! mark, and does not see it. Where the program blocks that signal itself, as who blocks all does, it is the program's:
-//! each thread knows what it has asked for. A thread that began with it blocked may be either, and is the program's.
+//! each thread knows what it has asked for. Of a thread other than the main one that is known once it has been outside of
+//! handlers for the first time that anybody looks at its mask; before that, the mark is taken for the program's.
 
 use std::cell::Cell;
 use std::ffi::c_int;

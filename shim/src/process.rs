@@ -162,9 +162,9 @@ extern "C" fn has_forked() {
 /// their addresses would stay taken when the parent has closed them.
 extern "C" fn forked() {
     hidden::forked();
+    guarded::is_programs_own();
     let Some(parent) = process() else { return };
     hidden::close_inherited();
-    guarded::is_programs_own();
     trap::forked();
     // Another thread of the parent's may have held it, which is not here to let go of it.
     let devices = parent.devices.try_lock();

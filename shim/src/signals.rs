@@ -10,6 +10,7 @@ use crate::{marked, masks, real, trap};
 
 /// The program begins, in no handler.
 pub fn begin() {
+    guarded::is_programs_own();
     // SAFETY: all zeros are a set, which is written.
     unsafe {
         let mut mask: libc::sigset_t = std::mem::zeroed();
@@ -21,6 +22,7 @@ pub fn begin() {
 
 /// Has faults of the engine's copies come to it, for as long as the process lives.
 pub fn install() {
+    guarded::tell_who_blocks(trap::blocks);
     guarded::install(sigaction_of_libc);
 }
 
@@ -42,13 +44,15 @@ extern "C" fn sigaction(
     // SAFETY: the program's own arguments.
     unsafe {
         guarded::program_sets(signal, action, old).unwrap_or_else(|| {
-            let ours = action.as_ref().map(for_the_system);
+            let is_own = guarded::is_the_program();
+            let ours = action.as_ref().map(|it| if is_own { for_the_system(it) } else { *it });
             let ours = ours.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             let was_own = MARKS.is_own(signal);
             let done = real::sigaction(signal, ours, old);
             if done == 0 {
                 old.as_mut().into_iter().for_each(|old| for_the_program(old, was_own));
-                action.as_ref().into_iter().for_each(|action| MARKS.note(signal, action));
+                let noted = action.as_ref().filter(|_| is_own);
+                noted.into_iter().for_each(|action| MARKS.note(signal, action));
             }
             done
         })
@@ -179,7 +183,8 @@ unsafe fn own_signal(
     unsafe {
         let before = real::signal(signal, handler);
         let mut action: libc::sigaction = std::mem::zeroed();
-        if before != libc::SIG_ERR && real::sigaction(signal, std::ptr::null(), &mut action) == 0 {
+        let is_noted = before != libc::SIG_ERR && guarded::is_the_program();
+        if is_noted && real::sigaction(signal, std::ptr::null(), &mut action) == 0 {
             MARKS.note(signal, &action);
             // It was set a moment ago.
             let _ = real::sigaction(signal, &for_the_system(&action), std::ptr::null_mut());
@@ -245,7 +250,8 @@ unsafe fn bits(set: *const libc::sigset_t) -> u64 {
     unsafe { set.cast::<u64>().read() }
 }
 
-/// Changes the calling thread's mask by one of libc's functions.
+/// Changes the calling thread's mask by one of libc's functions. A child of `vfork` has its parent's memory, also what is
+/// known of the thread, and a mask of its own.
 ///
 /// # Safety
 /// As that function.
@@ -255,6 +261,9 @@ unsafe fn change_mask(
     set: *const libc::sigset_t,
     old: *mut libc::sigset_t,
 ) -> c_int {
+    if !guarded::is_the_program() {
+        return change(how, set, old);
+    }
     // SAFETY: the program's own arguments; all zeros are a set.
     unsafe {
         let mut was: libc::sigset_t = std::mem::zeroed();

@@ -17,13 +17,14 @@ use std::ffi::c_void;
 use std::fs;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bellpush_mem::{PAGE_BYTES, View, guarded, stores};
 use bellpush_wire::doorbell::UAR_DOORBELL_OFFSETS;
 
 use crate::cancel;
+use crate::clock;
 use crate::drive::Driver;
 use crate::files::{FileId, file_id};
 use crate::marked;
@@ -36,6 +37,8 @@ const MOST: usize = 64;
 const STACK: usize = 256 << 10;
 /// How long others are waited for that are in a few instructions, unless their thread is gone.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a fault of a page may be on its way that is watched no more.
+const ON_ITS_WAY_NS: u64 = 1_000_000_000;
 /// A mapping of a page.
 struct Slot {
     /// Where the program has it; 0 for none, 1 for one that is being filled in.
@@ -48,8 +51,9 @@ struct Slot {
     closed: AtomicBool,
     /// Its queue pairs go, or the program's mapping does: nobody closes it any more.
     retired: AtomicBool,
-    /// What `program` was last: a fault of it may be on its way.
+    /// What `program` was last: faults of it may be on their way, until then.
     was: AtomicUsize,
+    was_until: AtomicU64,
 }
 
 static SLOTS: [Slot; MOST] = [const {
@@ -61,6 +65,7 @@ static SLOTS: [Slot; MOST] = [const {
         closed: AtomicBool::new(false),
         retired: AtomicBool::new(false),
         was: AtomicUsize::new(0),
+        was_until: AtomicU64::new(0),
     }
 }; MOST];
 /// The stack that steps run on, one at a time: where it ends, and whether it is in use.
@@ -150,6 +155,12 @@ impl Slot {
         Some(self.program.load(Ordering::SeqCst)).filter(|&page| page > 1)
     }
 
+    /// The page is about to be watched no more.
+    fn has_been(&self, page: usize) {
+        self.was_until.store(clock::cycles() + ON_ITS_WAY_NS, Ordering::SeqCst);
+        self.was.store(page, Ordering::SeqCst);
+    }
+
     fn is_of(&self, driver: &Driver) -> bool {
         std::ptr::eq(self.driver.load(Ordering::Acquire), driver)
     }
@@ -220,7 +231,7 @@ impl Drop for Trap {
                 slot.open(page);
             }
             if page > 1 {
-                slot.was.store(page, Ordering::SeqCst);
+                slot.has_been(page);
             }
             slot.program.store(1, Ordering::SeqCst);
         }
@@ -336,7 +347,7 @@ pub fn leaves(at: usize, bytes: usize) {
         slot.retired.store(true, Ordering::SeqCst);
         none_left(&CLOSING);
         slot.open(page);
-        slot.was.store(page, Ordering::SeqCst);
+        slot.has_been(page);
         let _ = slot.program.compare_exchange(page, 1, Ordering::SeqCst, Ordering::Relaxed);
     }
 }
@@ -427,13 +438,14 @@ extern "C" fn ring(device: usize) {
     }
 }
 
-/// Whether a fault is of a page that is watched no more, and may have been on its way since before: it is done again.
-/// If it comes again, it is the program's.
+/// Whether a fault is of a page that is watched no more, and may have been on its way since before, as those of several
+/// threads may be: it is done again. If it still comes after a while, it is the program's.
 fn was_there(page: usize) -> bool {
-    let took = |slot: &Slot| {
-        slot.was.compare_exchange(page, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    let was = |slot: &Slot| {
+        slot.was.load(Ordering::SeqCst) == page
+            && clock::cycles() < slot.was_until.load(Ordering::SeqCst)
     };
-    page != 0 && SLOTS.iter().any(took)
+    page != 0 && SLOTS.iter().any(was)
 }
 
 /// Makes the stack, with a page below it that nobody has rights to; without it no step runs in a handler.
@@ -527,8 +539,12 @@ mod tests {
     #[test]
     fn a_page_that_was_never_watched_is_the_programs() {
         assert!(!was_there(0));
-        SLOTS[MOST - 2].was.store(0x5000, Ordering::SeqCst);
-        assert!(was_there(0x5000) && !was_there(0x5000));
+        let slot = &SLOTS[MOST - 2];
+        slot.has_been(0x5000);
+        assert!((0..9).all(|_| was_there(0x5000)), "stores of several threads may be on their way");
+        assert!(!was_there(0x6000));
+        slot.was_until.store(clock::cycles(), Ordering::SeqCst);
+        assert!(!was_there(0x5000), "the program's by now");
     }
 
     #[test]

@@ -39,6 +39,16 @@ fn a_handler_that_lets_all_signals_through_rings_whatever_it_interrupts() {
 }
 
 #[test]
+fn a_handler_of_faults_that_is_left_by_a_jump_leaves_doorbells_be() {
+    case("jumps");
+}
+
+#[test]
+fn what_a_child_of_vfork_sets_is_its_own() {
+    case("spawns");
+}
+
+#[test]
 fn threads_that_are_cancelled_at_once_leave_nothing_behind() {
     case("cancels");
 }

@@ -57,10 +57,20 @@ impl Wish {
 static WISHES: [Wish; 2] = [const { Wish::new() }; 2];
 /// Libc's own function; set before any handler is.
 static REAL: OnceLock<Sigaction> = OnceLock::new();
-/// The process whose wishes these are: a child of `vfork` has its memory, and wishes of its own.
+/// The process whose wishes these are: a child of `vfork` has its memory, and wishes of its own. 0 before anybody has
+/// said.
 static PID: AtomicI32 = AtomicI32::new(0);
 /// Whether faults come to [`on_fault`], as far as is known.
 static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Who is told of a thread that blocks a signal of faults.
+static TOLD: OnceLock<fn()> = OnceLock::new();
+
+/// Has a function called, in a handler of the system's, after a thread has come to block a signal of faults because a
+/// handler of the program's for them begins. It takes no lock and allocates nothing. Once for a process.
+pub fn tell_who_blocks(tell: fn()) {
+    let _ = TOLD.set(tell); // it is the same
+}
 
 fn index(signal: c_int) -> Option<usize> {
     SIGNALS.iter().position(|&other| other == signal)
@@ -125,6 +135,14 @@ pub fn is_programs_own() {
     PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
+/// Whether the calling process is the program, and no child that has its memory (`vfork`) or was made past the handlers
+/// of a fork: signals of such a child are its own, and what it has set says nothing of its parent.
+pub fn is_the_program() -> bool {
+    let program = PID.load(Ordering::Relaxed);
+    // SAFETY: takes nothing and cannot fail.
+    program == 0 || program == unsafe { libc::getpid() }
+}
+
 /// What the program's `sigaction` does; `None` for signals that are not of faults, and before [`install`].
 /// Takes no lock and allocates nothing.
 ///
@@ -141,7 +159,7 @@ pub unsafe fn program_sets(
     unsafe {
         let (mut was, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         wish.get(&mut before);
-        let is_own = PID.load(Ordering::Relaxed) == libc::getpid();
+        let is_own = is_the_program();
         let done = match action.as_ref() {
             // The system has a child's actions apart, and the child has no engine.
             Some(action) if !is_own => real(signal, action, &mut was),
@@ -230,9 +248,13 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     let itself = if flags & libc::SA_NODEFER == 0 { bit(signal) | HANDLER } else { HANDLER };
     // SAFETY: as the caller promises.
     let interrupted = unsafe { interrupted_mask(context) };
-    change_mask(libc::SIG_SETMASK, interrupted | wish.mask.load(Ordering::Relaxed) | itself);
-    // The handler may run with the signal blocked, and may leave by a jump.
+    let blocked = interrupted | wish.mask.load(Ordering::Relaxed) | itself;
+    change_mask(libc::SIG_SETMASK, blocked);
+    // The handler may run with the signal blocked, and may leave by a jump that keeps the mask.
     forget_mask();
+    if is_blocked_by(blocked) {
+        TOLD.get().into_iter().for_each(|tell| tell());
+    }
     // SAFETY: the program's handler; one that takes the signal alone does not look at the rest.
     unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
 }

@@ -187,7 +187,9 @@ struct Shared {
     notify: OnceLock<Notify>,
     /// Sequence of the arming that was answered last; 2 bits.
     answered: AtomicU64,
-    /// Past the index of the last entry that is solicited or an error.
+    /// Past the index of the last entry that is a completion: a resize has one that is none.
+    newest: AtomicU64,
+    /// Past the index of the last one that is solicited or an error.
     solicited: AtomicU64,
     held: Held,
 }
@@ -260,6 +262,7 @@ impl Cq {
             resized: Mutex::default(),
             notify: attr.notify.clone().map_or_else(OnceLock::new, OnceLock::from),
             answered: AtomicU64::new(CqArm::parse(CqArm::NEVER).sequence.into()),
+            newest: AtomicU64::new(0),
             solicited: AtomicU64::new(0),
             held: Held::default(),
         };
@@ -317,23 +320,25 @@ impl Cq {
             let must = "one that several queue pairs may share";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 0, must });
         };
-        // What is held back has been promised room in the old ring, and none in the new one.
-        match &self.late {
-            Some(late) => late.without_any(self, || self.move_to(shared, ring, entry_bytes)),
-            None => self.move_to(shared, ring, entry_bytes),
-        }
-    }
-
-    fn move_to(&self, shared: &Shared, ring: View, entry_bytes: usize) -> Result<(), NicError> {
-        let mut resized = shared.lock();
-        let old = resized.as_ref().unwrap_or(&self.ring);
-        if old.layout.collapsed || old.layout.overrun_ignored {
+        let layout = self.ring.layout;
+        if layout.collapsed || layout.overrun_ignored {
             let must = "one that neither collapses nor overwrites its entries";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 1, must });
         }
+        // A large ring takes long to mark, and the engine writes entries meanwhile.
+        let new = Ring::checked(ring, CqLayout { entry_bytes, ..layout })?;
+        // What is held back has been promised room in the old ring, and none in the new one.
+        match &self.late {
+            Some(late) => late.without_any(self, || self.move_to(shared, new)),
+            None => self.move_to(shared, new),
+        }
+    }
+
+    fn move_to(&self, shared: &Shared, new: Ring) -> Result<(), NicError> {
+        let mut resized = shared.lock();
+        let old = resized.as_ref().unwrap_or(&self.ring);
         let pi = self.pi.load(Ordering::Relaxed);
         let ci = self.reported(pi, old.entries);
-        let new = Ring::checked(ring, CqLayout { entry_bytes, ..old.layout })?;
         // Nothing reported: all of the old ring waits.
         let waiting = ci.map_or(old.entries.into(), |ci| pi - ci);
         if waiting + 1 > new.entries.into() {
@@ -349,9 +354,11 @@ impl Cq {
         self.pi.store(pi + 1, Ordering::Relaxed);
         self.ci.store(ci, Ordering::Relaxed);
         self.entries.store(new.entries, Ordering::Relaxed);
-        let solicited = shared.solicited.load(Ordering::Relaxed);
         // What waits moves on by one.
-        shared.solicited.store(solicited + u64::from(solicited > ci), Ordering::Relaxed);
+        for past in [&shared.newest, &shared.solicited] {
+            let last = past.load(Ordering::Relaxed);
+            past.store(last + u64::from(last > ci), Ordering::Relaxed);
+        }
         *resized = Some(new);
         Ok(())
     }
@@ -387,8 +394,10 @@ impl Cq {
         let Some(shared) = &self.shared else { return self.write(&self.ring, cqe) };
         let resized = shared.lock();
         self.write(resized.as_ref().unwrap_or(&self.ring), cqe)?;
+        let past = self.pi.load(Ordering::Relaxed);
+        shared.newest.store(past, Ordering::Relaxed);
         if cqe.solicited || cqe.opcode.is_error() {
-            shared.solicited.store(self.pi.load(Ordering::Relaxed), Ordering::Relaxed);
+            shared.solicited.store(past, Ordering::Relaxed);
         }
         self.answer(shared, false);
         Ok(())
@@ -484,7 +493,7 @@ impl Cq {
         let pi = self.pi.load(Ordering::Relaxed);
         let newest = match arm.solicited_only {
             true => shared.solicited.load(Ordering::Relaxed),
-            false => pi,
+            false => shared.newest.load(Ordering::Relaxed),
         };
         let waiting = u64::from((pi as u32).wrapping_sub(arm.ci) & 0xff_ffff);
         if newest > pi.saturating_sub(waiting) {

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
+use bellpush_broken_mem::{Fate, Late};
 use bellpush_mem::HostMem;
 use bellpush_wire::Qpn;
 use bellpush_wire::doorbell::cq_ci_word;
@@ -424,4 +425,50 @@ fn a_solicited_entry_that_a_resize_moves_on_is_told_as_ever() {
     a.cq.resize(new, 64).unwrap();
     a.arm(2, 3, true);
     assert_eq!(a.told(), 1);
+}
+
+#[test]
+fn a_resize_is_no_completion_and_keeps_those_that_are() {
+    let a = Armable::new();
+    let resize = || {
+        let new = View::new(&HostMem::alloc(4096).unwrap(), 0, 512).unwrap();
+        a.cq.resize(new, 64).unwrap();
+    };
+    a.cq.push(&cqe(0)).unwrap();
+    a.dbr.store_u32(0, cq_ci_word(1), Ordering::Relaxed).unwrap();
+    a.arm(0, 1, false);
+    resize();
+    // Another CQ of the page is armed, for which all of them are looked at.
+    a.cq.armed();
+    assert_eq!(a.told(), 0, "nothing has come");
+    a.cq.push(&cqe(1)).unwrap();
+    assert_eq!(a.told(), 1, "the arming holds still");
+    a.cq.push(&cqe(2)).unwrap();
+    resize();
+    // The consumer has copied both, each one index on, and has taken the first.
+    a.arm(1, 4, false);
+    assert_eq!(a.told(), 2);
+}
+
+#[test]
+fn entries_come_while_the_ring_that_is_next_is_marked() {
+    let (cq, old, _) = cq_of(512, CqLayout::default());
+    let host = View::new(&HostMem::alloc(4096).unwrap(), 0, 1024).unwrap();
+    // Its only write takes a third of a second.
+    let slow = HostMem::far(Arc::new(Late::new(host, 0..0, Fate::Late))).unwrap();
+    let new = View::new(&slow, 0, 1024).unwrap();
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let cq = &cq;
+        let resizes = scope.spawn(move || {
+            says.send(()).unwrap();
+            cq.resize(new, 64)
+        });
+        hears.recv().unwrap();
+        std::thread::sleep(Late::BY);
+        cq.push(&cqe(7)).unwrap();
+        resizes.join().unwrap().unwrap();
+    });
+    assert_eq!(entry(&old, 0).unwrap().wqe_counter, 7, "before the ring was another");
+    assert_eq!(entry(&old, 64).unwrap().opcode, CqeOpcode::Resize);
 }

@@ -19,7 +19,7 @@ const TABLE: usize = PORTS;
 const PRESENCE: usize = PORTS + 1;
 /// How long to try for the table's lock. Changes take microseconds; a process that is stopped in
 /// the middle of one holds on.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 fn flock(kind: libc::c_int, byte: usize) -> libc::flock {
     libc::flock {
@@ -41,9 +41,20 @@ fn set(file: &File, kind: libc::c_int, byte: usize) -> Result<bool, LinkError> {
     }
 }
 
-/// Takes a port if nobody holds it. It is held until it is left, or the process ends.
-pub(super) fn hold_port(file: &File, port: usize) -> Result<bool, LinkError> {
-    set(file, libc::F_WRLCK, port)
+/// As [`set`], of a lock that nobody else has who keeps to the rules.
+fn surely(file: &File, kind: libc::c_int, byte: usize) -> Result<(), LinkError> {
+    match set(file, kind, byte)? {
+        true => Ok(()),
+        false => {
+            let source = io::ErrorKind::WouldBlock.into();
+            Err(LinkError::System { call: "lock of a shared link that nobody should have", source })
+        }
+    }
+}
+
+/// Takes a port that nobody holds, under the table's lock. It is held until it is left, or the process ends.
+pub(super) fn hold_port(file: &File, port: usize) -> Result<(), LinkError> {
+    surely(file, libc::F_WRLCK, port)
 }
 
 /// Gives a port back. Closing the file is not enough: a process that is being spawned has it open,
@@ -70,7 +81,7 @@ pub(super) fn is_held(file: &File, port: usize) -> Result<bool, LinkError> {
 
 /// Says that the link is open here, until the process ends or says otherwise.
 pub(super) fn be_present(file: &File) -> Result<(), LinkError> {
-    set(file, libc::F_RDLCK, PRESENCE).map(drop) // under the table's lock nobody is alone
+    surely(file, libc::F_RDLCK, PRESENCE) // under the table's lock nobody is alone
 }
 
 /// Whether nobody else has the link open; if so, nobody else can until `file` is present or closed.
@@ -100,5 +111,27 @@ impl Drop for TableLock<'_> {
     fn drop(&mut self) {
         // Fails only for a file that is closed, and then the lock is gone.
         let _ = set(self.0, libc::F_UNLCK, TABLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_another_has_is_not_taken_for_held() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let [ours, theirs] =
+            [(); 2].map(|()| File::options().read(true).write(true).open(file.path()).unwrap());
+        hold_port(&theirs, 3).unwrap();
+        assert!(is_held(&ours, 3).unwrap() && hold_port(&ours, 3).is_err());
+        hold_port(&ours, 4).unwrap();
+        assert!(be_alone(&theirs));
+        let refused = be_present(&ours).unwrap_err();
+        assert!(matches!(refused, LinkError::System { .. }), "{refused}");
+        be_absent(&theirs);
+        be_present(&ours).unwrap();
+        be_present(&theirs).unwrap();
+        assert!(!be_alone(&theirs));
     }
 }

@@ -7,13 +7,15 @@
 //! `/proc/PID/fd/FD` of any of them.
 //!
 //! The list is hostile: what an entry leads to counts only if it is the file that the entry says, this user's, of a
-//! link's size, and sealed.
+//! link's size, and sealed. Even to ask a file for its size may take for ever, on a file system that a server answers
+//! for; its name is asked for first, which the kernel has by itself.
 
+use std::ffi::CStr;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::table::LINK_BYTES;
 use crate::link::LinkError;
@@ -27,9 +29,13 @@ const MOST: usize = 64;
 const ENTRY_BYTES: usize = 24;
 const LIST_BYTES: usize = MAGIC.len() + MOST * ENTRY_BYTES;
 
+/// The memory's name, and what `/proc/PID/fd/FD` says of it (proc_pid_fd(5), memfd_create(2)).
+const NAME: &CStr = c"bellpush-link";
+const SHOWN: &str = "/memfd:bellpush-link (deleted)";
+
 /// A new link's memory.
 pub(super) fn make() -> Result<File, LinkError> {
-    HostMem::sealed_file(c"bellpush-link", LINK_BYTES)
+    HostMem::sealed_file(NAME, LINK_BYTES)
         .map_err(|source| LinkError::System { call: "memory of a shared link", source })
 }
 
@@ -80,7 +86,9 @@ impl Entry {
 
     /// Whether the process still has the memory open.
     fn is_there(&self) -> bool {
-        std::fs::metadata(self.path()).is_ok_and(|meta| self.is(&meta))
+        let path = self.path();
+        std::fs::read_link(&path).is_ok_and(|shown| shown == Path::new(SHOWN))
+            && std::fs::metadata(&path).is_ok_and(|meta| self.is(&meta))
     }
 
     /// The memory, if it is still there and this process may have it. That it is sealed is seen when it is mapped.
@@ -188,7 +196,10 @@ mod tests {
     fn entries_that_lead_elsewhere_are_not_followed() {
         let memory = make().unwrap();
         let own = Entry::own(&memory).unwrap();
-        let small = HostMem::sealed_file(c"small", 4096).unwrap();
+        let small = HostMem::sealed_file(NAME, 4096).unwrap();
+        let other = HostMem::sealed_file(c"other", LINK_BYTES).unwrap();
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(LINK_BYTES as u64).unwrap();
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let wrong = [
             Entry { process: u32::MAX, ..own },
@@ -196,6 +207,8 @@ mod tests {
             Entry { inode: own.inode ^ 1, ..own },
             Entry { device: own.device ^ 1, ..own },
             Entry::own(&small).unwrap(),
+            Entry::own(&other).unwrap(),
+            Entry::own(&plain).unwrap(),
             Entry::own(&null).unwrap(),
         ];
         for entry in wrong {

@@ -294,6 +294,9 @@ impl Link for ShmLink {
 
 impl Drop for ShmLink {
     fn drop(&mut self) {
+        if !self.net.is_here() {
+            return; // the child of a fork: the port is its parent's
+        }
         // Without the lock (someone holds it for long) the table keeps an entry that nobody
         // answers to, which the next to attach strikes out.
         if let Ok(_lock) = TableLock::take(&self.file) {
