@@ -6,6 +6,7 @@
 mod preloaded;
 
 mod crates;
+mod door;
 mod manual;
 mod prefix;
 mod wheel;
