@@ -120,6 +120,10 @@ class Context:
         context, self._context = self._context, None
         self._library.bellpush_close(context)
 
+    def __del__(self):
+        if getattr(self, "_context", None):
+            self.close()
+
     def __enter__(self):
         return self
 
@@ -194,6 +198,11 @@ class Endpoint:
             _held.append(self._region)
         self._region = None
         _check(self._library, code)
+
+    def __del__(self):
+        # The region goes with this object: nobody may write there any more.
+        if getattr(self, "_end", None):
+            self.close()
 
     def __enter__(self):
         return self

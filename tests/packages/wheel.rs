@@ -27,7 +27,14 @@ def sends(path, a, b, view):
                 assert error.code == -1, error
         if path == "push/kernel":
             assert len(near.device()) == 192 and near.reach == "system" and not context.strict
-        near.close(); far.close()
+        near.close()
+        left = far.address
+        del far  # closes it: its region goes with it
+        try:
+            context.endpoint(path, kind()).connect(left)
+            raise SystemExit("an endpoint that is gone can be reached")
+        except bellpush.Error as error:
+            assert error.code == -1 and "queue pair" in str(error), error
 
 kind = ctypes.c_ubyte * 4096
 for path in ("push/inband", "push/kernel", "pull/kernel", "staged/cpu"):
