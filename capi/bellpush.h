@@ -1,9 +1,8 @@
-/* All-reduce with sends that GPU kernels post, for C and for languages that load C libraries.
+/* Sends that GPU kernels post, for C and for languages that load C libraries: endpoints, and all-reduce.
  *
- * Each process of a job (started by torchrun, mpirun or Slurm) calls bellpush_join. Afterwards all processes make the
- * same calls in the same order. A function returns 0, or a negative value of enum bellpush_code; bellpush_error then
- * returns one line about the error. One thread at a time uses a communicator. The child of a fork has no communicator:
- * its calls are refused, and its bellpush_leave does nothing. Link with -lbellpush_c. */
+ * A function returns 0, or a negative value of enum bellpush_code; bellpush_error then returns one line about the
+ * error. Pointers are what their functions say, or NULL; every other argument is checked. Link with -lbellpush_c.
+ * Measurements are the program's, 'bellpush bench --json FILE'. */
 #ifndef BELLPUSH_H
 #define BELLPUSH_H
 
@@ -14,20 +13,106 @@
 extern "C" {
 #endif
 
-typedef struct bellpush bellpush;
-
-enum bellpush_dtype { BELLPUSH_F32 = 0, BELLPUSH_F16 = 1, BELLPUSH_BF16 = 2, BELLPUSH_I32 = 3 };
-enum bellpush_op { BELLPUSH_SUM = 0, BELLPUSH_MAX = 1, BELLPUSH_MIN = 2, BELLPUSH_MEAN = 3 };
+/* ---- Codes ---- */
 
 enum bellpush_code {
   BELLPUSH_OK = 0,
   BELLPUSH_REFUSED = -1,  /* an argument is invalid, or a device or file is missing; nothing was done */
   BELLPUSH_DIFFERS = -2,  /* the ranks made different calls; nothing was reduced, and the job continues */
-  BELLPUSH_FAILED = -3,   /* a rank or its link failed; the communicator has ended, and every later call returns this */
+  BELLPUSH_FAILED = -3,   /* a peer or its link failed. A communicator has ended, and every later call returns this; an
+                           * endpoint's message says whether its queue pair has ended, or a wait was too short */
   BELLPUSH_IN_USE = -4,   /* as BELLPUSH_FAILED, but kernels that could not be ended within 11 s continue (a CPU thread
-                           * without a processor). They may still read `in` and write `out` of all calls since the last
-                           * synchronisation: this memory must stay allocated and unused until the process ends */
+                           * without a processor). They may still read and write the memory of all calls since the last
+                           * synchronisation: it must stay allocated and unused until the process ends */
 };
+
+/* The last error of this thread, as one line; valid until the thread's next call. Never NULL. */
+const char *bellpush_error(void);
+
+/* A code as it stands above, such as "BELLPUSH_REFUSED". Never NULL. */
+const char *bellpush_code_name(int code);
+
+/* ---- Endpoints ----
+ *
+ * A context is a GPU with a NIC. An endpoint is one end of a connection: a path (README.md), a region of the program's
+ * memory, and a peer's region. Both ends are made with one path; each gives the other its address, by any means that
+ * the program has. Any thread may call; calls of one endpoint take turns. The child of a fork has neither: its calls
+ * are refused, and its close does nothing. */
+
+typedef struct bellpush_context bellpush_context;
+typedef struct bellpush_endpoint bellpush_endpoint;
+struct bp_endpoint; /* <bellpush/wire.h> */
+
+/* Opens a GPU and a NIC. `options` is JSON or NULL; names and defaults:
+ *   {"executor": "cuda",   or "host": kernels on CPU threads, regions in host memory
+ *    "gpu": 0,             CUDA ordinal
+ *    "nic": "soft",        the software NIC, or a device: "mlx5_0", "mlx5_0:1:3" with port and GID's index
+ *    "link": "process",    of the NIC soft: how far it reaches. "shm": the processes of one user that give the same
+ *                          "name"; "udp": RoCEv2
+ *    "address": first free} IP address of the NIC soft on udp; by itself it is one of 127.0.0.0/16 */
+int bellpush_open(const char *options, bellpush_context **opened);
+
+/* Endpoints that were made with it go on. NULL is allowed. */
+void bellpush_close(bellpush_context *context);
+
+/* An endpoint on `bytes` bytes at `region`, which stay the program's until it is closed: memory of the context's GPU,
+ * or with the host executor of this process. `path` is such as "push/inband" or "pull/kernel"; `options` is JSON or
+ * NULL; names and defaults:
+ *   {"window_bytes": 131072, "slot_bytes": 4096,  of the window: push and staged paths
+ *    "line": "12+4",       line format of in-band paths
+ *    "sq_blocks": 1024,    depth of the send queue in blocks of 64 bytes
+ *    "receives": 0,        immediates that may have come and not been taken
+ *    "timeout_s": 5}       of each single wait */
+int bellpush_endpoint_new(const bellpush_context *context, const char *path, const char *options, void *region,
+                          uint64_t bytes, bellpush_endpoint **made);
+
+/* Writes what the peer needs to connect, as one line of JSON with a NUL behind it; returns its length. Refused where
+ * `room` bytes are too few, with their number in the message: 512 are enough. Of path "tcp" it has a key, with which
+ * anybody can connect. */
+int bellpush_endpoint_address(const bellpush_endpoint *endpoint, char *address, size_t room);
+
+/* Connects to the peer whose address this is, once. */
+int bellpush_endpoint_connect(bellpush_endpoint *endpoint, const char *address);
+
+/* Queues a write of `bytes` bytes at offset `from` of this region to offset `to` of the peer's; put_signal then adds
+ * `add` to the 8-byte word at `word` of the peer's region: who sees the sum sees the bytes. get reads from the peer's.
+ * CUDA: it begins after the work that `stream` (a cudaStream_t, NULL for the default stream) has queued so far, and
+ * later work of `stream` begins after it was posted. Host: `stream` is NULL. The bytes stay until bellpush_quiet. */
+int bellpush_put(bellpush_endpoint *endpoint, uint64_t to, uint64_t from, uint64_t bytes, void *stream);
+int bellpush_put_signal(bellpush_endpoint *endpoint, uint64_t to, uint64_t from, uint64_t bytes, uint64_t word,
+                        uint64_t add, void *stream);
+int bellpush_get(bellpush_endpoint *endpoint, uint64_t to, uint64_t from, uint64_t bytes, void *stream);
+
+/* Waits until all calls are complete: written bytes are in the peer's memory, fetched ones here. Returns the first
+ * failure since the last one. */
+int bellpush_quiet(bellpush_endpoint *endpoint);
+
+/* Takes the oldest immediate that the peer's kernels sent: returns 1 with it in *value, or 0. Needs "receives". */
+int bellpush_poll_immediate(bellpush_endpoint *endpoint, uint32_t *value);
+
+/* Copies out what kernels call the device verbs with (docs/device-api.md), of a connected endpoint that a GPU posts on;
+ * valid until it is closed. `bytes` is sizeof(struct bp_endpoint). */
+int bellpush_endpoint_device(const bellpush_endpoint *endpoint, struct bp_endpoint *device, size_t bytes);
+
+/* What such kernels have to be compiled for: 0 bp::reach::gpu or 1 bp::reach::system; and for the context's NIC,
+ * 0 bp::order::later or 1 bp::order::strict. */
+int bellpush_endpoint_reach(const bellpush_endpoint *endpoint);
+int bellpush_order(const bellpush_context *context);
+
+/* Ends and frees the endpoint. BELLPUSH_IN_USE: its region has to stay. NULL is allowed. Kernels of the program's own
+ * have ended before. */
+int bellpush_endpoint_close(bellpush_endpoint *endpoint);
+
+/* ---- All-reduce ----
+ *
+ * Each process of a job (started by torchrun, mpirun or Slurm) calls bellpush_join. Afterwards all processes make the
+ * same calls in the same order. One thread at a time uses a communicator. The child of a fork has no communicator: its
+ * calls are refused, and its bellpush_leave does nothing. */
+
+typedef struct bellpush bellpush;
+
+enum bellpush_dtype { BELLPUSH_F32 = 0, BELLPUSH_F16 = 1, BELLPUSH_BF16 = 2, BELLPUSH_I32 = 3 };
+enum bellpush_op { BELLPUSH_SUM = 0, BELLPUSH_MAX = 1, BELLPUSH_MIN = 2, BELLPUSH_MEAN = 3 };
 
 /* Joins the job that the environment describes, and creates a communicator in *joined. The function reads the
  * launcher's variables, MASTER_ADDR or BELLPUSH_ROOT, and BELLPUSH_JOB_SECRET (without it the ranks derive a secret,
@@ -73,9 +158,6 @@ int bellpush_synchronize(bellpush *comm);
 /* Waits until all ranks leave, up to twice the timeout, and frees the communicator. After a failure it waits for no
  * rank. NULL is allowed. */
 void bellpush_leave(bellpush *comm);
-
-/* The last error of this thread, as one line; valid until the thread's next call. Never NULL. */
-const char *bellpush_error(void);
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,7 @@ const CALLS: u32 = 256;
 const END: Duration = Duration::from_secs(1);
 /// Bound of the wait for cancelled lanes of the host executor. Each ends in its next wait, and
 /// moves a bounded number of bytes before it.
-const LANES: Duration = Duration::from_secs(10);
+pub const LANES: Duration = Duration::from_secs(10);
 
 /// The header's codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,7 +291,7 @@ impl Comm {
 }
 
 /// Whether a stream's work has ended. The host executor's lanes are cancelled and waited for.
-fn at_rest(stream: &Stream, most: Duration) -> bool {
+pub fn at_rest(stream: &Stream, most: Duration) -> bool {
     let since = Instant::now();
     loop {
         match stream.query() {

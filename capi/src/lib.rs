@@ -1,6 +1,7 @@
 //! The C interface of `bellpush.h`. No panic unwinds out of it. Pointers must be valid as the
 //! header requires; all other arguments are checked.
 
+mod endpoint;
 mod job;
 mod options;
 
@@ -8,8 +9,9 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use bellpush::abi::wire::DeviceEndpoint;
+use endpoint::{Context, End};
 use job::{Comm, Failure};
-use options::Options;
 
 thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
@@ -46,7 +48,7 @@ pub unsafe extern "C" fn bellpush_join(options: *const c_char, joined: *mut *mut
         unsafe { *joined = std::ptr::null_mut() };
         // SAFETY: the caller's promise; NULL was checked.
         let text = (!options.is_null()).then(|| unsafe { CStr::from_ptr(options) });
-        let comm = Box::new(Comm::join(&Options::parse(text)?)?);
+        let comm = Box::new(Comm::join(&options::parse(text)?)?);
         // SAFETY: the caller's promise.
         unsafe { *joined = Box::into_raw(comm) };
         Ok(())
@@ -139,4 +141,315 @@ pub unsafe extern "C" fn bellpush_leave(comm: *mut Comm) {
 #[unsafe(no_mangle)]
 pub extern "C" fn bellpush_error() -> *const c_char {
     ERROR.with_borrow(|error| error.as_ptr())
+}
+
+/// `bellpush_code_name`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bellpush_code_name(code: c_int) -> *const c_char {
+    let name = match code {
+        0 => c"BELLPUSH_OK",
+        -1 => c"BELLPUSH_REFUSED",
+        -2 => c"BELLPUSH_DIFFERS",
+        -3 => c"BELLPUSH_FAILED",
+        -4 => c"BELLPUSH_IN_USE",
+        _ => c"no code of bellpush.h",
+    };
+    name.as_ptr()
+}
+
+// ---- Endpoints ---------------------------------------------------------------------------------
+
+/// # Safety
+/// `text` is NULL or a string.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the caller's promise; NULL is checked.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+/// A string that has to be there.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn string<'a>(given: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    // SAFETY: the caller's promise.
+    let text = unsafe { text(given) };
+    let text = text.ok_or_else(|| Failure::refused(format!("{what} is NULL")))?;
+    text.to_str().map_err(|e| Failure::refused(format!("{what}: {e}")))
+}
+
+/// Hands out what was made, or NULL.
+///
+/// # Safety
+/// `place` is NULL, or valid for writing a pointer.
+unsafe fn hand_out<T>(
+    place: *mut *mut T,
+    what: &str,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::refused(format!("{what} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *place = std::ptr::null_mut() };
+    let made = Box::new(make()?);
+    // SAFETY: the caller's promise.
+    unsafe { *place = Box::into_raw(made) };
+    Ok(())
+}
+
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new` and not closed yet.
+unsafe fn end_of<'a>(end: *const End) -> Result<&'a End, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { end.as_ref() }.ok_or_else(|| Failure::refused("the endpoint is NULL"))
+}
+
+/// # Safety
+/// `context` is NULL, or from `bellpush_open` and not closed yet.
+unsafe fn context_of<'a>(context: *const Context) -> Result<&'a Context, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { context.as_ref() }.ok_or_else(|| Failure::refused("the context is NULL"))
+}
+
+/// `bellpush_open`.
+///
+/// # Safety
+/// `options` is NULL or a string; `opened` is valid for writing a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_open(options: *const c_char, opened: *mut *mut Context) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { text(options) };
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(opened, "opened", || Context::open(&options::parse(options)?)) }
+    })
+}
+
+/// `bellpush_close`.
+///
+/// # Safety
+/// `context` is NULL, or from `bellpush_open`, and is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_close(context: *mut Context) {
+    if !context.is_null() {
+        // SAFETY: from `bellpush_open`, by the caller's promise.
+        call(|| unsafe { Box::from_raw(context) }.close());
+    }
+}
+
+/// `bellpush_order`.
+///
+/// # Safety
+/// `context` is NULL, or from `bellpush_open` and not closed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_order(context: *const Context) -> c_int {
+    let mut order = 0;
+    // SAFETY: the caller's promise.
+    let code =
+        call(|| unsafe { context_of(context) }.map(|it| order = c_int::from(it.is_strict())));
+    if code == 0 { order } else { code }
+}
+
+/// `bellpush_endpoint_new`.
+///
+/// # Safety
+/// `context` is NULL, or from `bellpush_open` and not closed yet; `path` and `options` are NULL or strings; the region
+/// stays the program's until the endpoint is closed; `made` is valid for writing a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_endpoint_new(
+    context: *const Context,
+    path: *const c_char,
+    options: *const c_char,
+    region: *mut c_void,
+    bytes: u64,
+    made: *mut *mut End,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let (options, region) = (unsafe { text(options) }, region as u64);
+        let make = || {
+            // SAFETY: the caller's promise.
+            let (context, path) = unsafe { (context_of(context)?, string(path, "the path")?) };
+            let options = options::parse(options)?;
+            // SAFETY: the caller's promise.
+            unsafe { context.endpoint(path, &options, region, bytes) }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(made, "made", make) }
+    })
+}
+
+/// `bellpush_endpoint_close`.
+///
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new`, and is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_endpoint_close(end: *mut End) -> c_int {
+    if end.is_null() {
+        return 0;
+    }
+    // SAFETY: from `bellpush_endpoint_new`, by the caller's promise.
+    call(|| unsafe { Box::from_raw(end) }.close())
+}
+
+/// `bellpush_endpoint_address`.
+///
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new` and not closed yet; `room` bytes can be written at `address`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_endpoint_address(
+    end: *const End,
+    address: *mut c_char,
+    room: usize,
+) -> c_int {
+    let mut length = 0;
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        let text = unsafe { end_of(end) }?.address()?;
+        if address.is_null() || room <= text.len() {
+            let need = text.len() + 1;
+            return Err(Failure::refused(format!("the address takes {need} bytes, not {room}")));
+        }
+        // SAFETY: the caller's promise; the text and its NUL fit.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len());
+            address.add(text.len()).write(0);
+        }
+        length = text.len() as c_int;
+        Ok(())
+    });
+    if code == 0 { length } else { code }
+}
+
+/// `bellpush_endpoint_connect`.
+///
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new` and not closed yet; `address` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_endpoint_connect(end: *mut End, address: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { end_of(end)?.connect(string(address, "the peer's address")?) })
+}
+
+/// `bellpush_endpoint_device`.
+///
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new` and not closed yet; `bytes` bytes can be written at `device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_endpoint_device(
+    end: *const End,
+    device: *mut DeviceEndpoint,
+    bytes: usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let end = unsafe { end_of(end) }?;
+        if device.is_null() || bytes != size_of::<DeviceEndpoint>() {
+            let want = size_of::<DeviceEndpoint>();
+            let text = format!("the program's struct bp_endpoint has {bytes} bytes, not {want}");
+            return Err(Failure::refused(text));
+        }
+        let found = end.device()?;
+        // SAFETY: the caller's promise.
+        unsafe { device.write_unaligned(found) };
+        Ok(())
+    })
+}
+
+/// `bellpush_endpoint_reach`.
+///
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new` and not closed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_endpoint_reach(end: *const End) -> c_int {
+    let mut reach = 0;
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        reach = c_int::from(unsafe { end_of(end) }?.is_system()?);
+        Ok(())
+    });
+    if code == 0 { reach } else { code }
+}
+
+/// `bellpush_put`.
+///
+/// # Safety
+/// `end` is NULL, or from `bellpush_endpoint_new` and not closed yet; `stream` is NULL, or a stream of its GPU.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_put(
+    end: *mut End,
+    to: u64,
+    from: u64,
+    bytes: u64,
+    stream: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { end_of(end)?.put((from, to, bytes), None, stream as u64) })
+}
+
+/// `bellpush_put_signal`.
+///
+/// # Safety
+/// As for `bellpush_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_put_signal(
+    end: *mut End,
+    to: u64,
+    from: u64,
+    bytes: u64,
+    word: u64,
+    add: u64,
+    stream: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { end_of(end)?.put((from, to, bytes), Some((word, add)), stream as u64) })
+}
+
+/// `bellpush_get`.
+///
+/// # Safety
+/// As for `bellpush_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_get(
+    end: *mut End,
+    to: u64,
+    from: u64,
+    bytes: u64,
+    stream: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { end_of(end)?.get((from, to, bytes), stream as u64) })
+}
+
+/// `bellpush_quiet`.
+///
+/// # Safety
+/// As for `bellpush_endpoint_reach`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_quiet(end: *mut End) -> c_int {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { end_of(end) }?.quiet())
+}
+
+/// `bellpush_poll_immediate`.
+///
+/// # Safety
+/// As for `bellpush_endpoint_reach`; `value` is NULL, or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_poll_immediate(end: *mut End, value: *mut u32) -> c_int {
+    let mut came = 0;
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        let end = unsafe { end_of(end) }?;
+        if value.is_null() {
+            return Err(Failure::refused("value is NULL"));
+        }
+        if let Some(immediate) = end.poll_immediate()? {
+            // SAFETY: the caller's promise.
+            unsafe { *value = immediate };
+            came = 1;
+        }
+        Ok(())
+    });
+    if code == 0 { came } else { code }
 }

@@ -85,13 +85,61 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    pub fn parse(text: Option<&CStr>) -> Result<Self, Failure> {
-        let Some(text) = text else { return Ok(Self::default()) };
-        let wrong = |why: &dyn std::fmt::Display| Failure::refused(format!("options: {why}"));
-        let text = text.to_str().map_err(|e| wrong(&e))?;
-        serde_json::from_str(text).map_err(|e| wrong(&e))
+/// `bellpush_open`'s options, with the header's names.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OpenOptions {
+    pub executor: Executor,
+    pub gpu: Option<usize>,
+    pub nic: String,
+    pub link: Wire,
+    pub address: Option<IpAddr>,
+    pub name: Option<String>,
+}
+
+/// How far a software NIC reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    Process,
+    Shm,
+    Udp,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        let (gpu, address, name) = (None, None, None);
+        let (executor, link) = (Executor::Cuda, Wire::Process);
+        Self { executor, gpu, nic: "soft".into(), link, address, name }
     }
+}
+
+/// `bellpush_endpoint_new`'s options, with the header's names.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EndpointOptions {
+    pub window_bytes: Option<u64>,
+    pub slot_bytes: Option<u32>,
+    pub line: LineFormat,
+    pub sq_blocks: Option<u32>,
+    pub receives: u32,
+    pub timeout_s: f64,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        let (window_bytes, slot_bytes, sq_blocks) = (None, None, None);
+        let line = LineFormat::L12S4;
+        Self { window_bytes, slot_bytes, line, sq_blocks, receives: 0, timeout_s: 5.0 }
+    }
+}
+
+/// Options from their JSON; all defaults without any.
+pub fn parse<T: Default + for<'a> Deserialize<'a>>(text: Option<&CStr>) -> Result<T, Failure> {
+    let Some(text) = text else { return Ok(T::default()) };
+    let wrong = |why: &dyn std::fmt::Display| Failure::refused(format!("options: {why}"));
+    let text = text.to_str().map_err(|e| wrong(&e))?;
+    serde_json::from_str(text).map_err(|e| wrong(&e))
 }
 
 fn one<T: Copy>(all: &[T], what: &str, given: c_int) -> Result<T, Failure> {
@@ -129,12 +177,19 @@ mod tests {
 
     #[test]
     fn options_are_named_and_unknown_ones_refused() {
-        let parse = |text: &CStr| Options::parse(Some(text)).map_err(|f| f.text);
+        let parse = |text: &CStr| super::parse::<Options>(Some(text)).map_err(|f| f.text);
         assert_eq!(parse(c"{}").unwrap(), Options::default());
         let some = parse(c"{\"executor\": \"host\", \"timeout_s\": 2, \"link\": \"udp\"}").unwrap();
         assert_eq!((some.executor, some.link, some.timeout_s), (Executor::Host, Link::Udp, 2.0));
         let waits = parse(c"{\"timeout_s\": 2, \"name\": \"b\"}").unwrap();
         assert_eq!((waits.timeout_s, waits.join_timeout_s, waits.name.as_str()), (2.0, 300.0, "b"));
+        let open = |text: &CStr| super::parse::<OpenOptions>(Some(text)).map_err(|f| f.text);
+        let udp = open(c"{\"executor\": \"host\", \"link\": \"udp\"}").unwrap();
+        assert_eq!((udp.link, udp.nic.as_str()), (Wire::Udp, "soft"));
+        assert!(open(c"{\"link\": \"tcp\"}").unwrap_err().contains("tcp"));
+        let end = |text: &CStr| super::parse::<EndpointOptions>(Some(text)).map_err(|f| f.text);
+        assert_eq!(end(c"{\"receives\": 8}").unwrap().receives, 8);
+        assert!(end(c"{\"slot_bytes\": -1}").is_err());
         let header = include_str!("../bellpush.h");
         for text in ["\"name\": \"\"", "\"join_timeout_s\": 300", "\"timeout_s\": 300"] {
             assert!(header.contains(text), "{text}");

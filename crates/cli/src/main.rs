@@ -19,6 +19,7 @@ mod flows;
 mod guard;
 mod launch;
 mod link;
+mod manual;
 mod pcie_link;
 mod plan;
 mod post;
@@ -38,7 +39,7 @@ mod what;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use cli::CliError;
 
@@ -83,6 +84,12 @@ enum Command {
     Sim(sim::SimArgs),
     /// Measure this machine's PCIe and NVLink beside what the model predicts
     Link(pcie_link::LinkArgs),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(manual::ManArgs),
+    /// Print a shell's completions
+    #[command(hide = true)]
+    Completions(manual::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +113,8 @@ fn main() -> ExitCode {
         Command::Topo(args) => modelled("topo", topo::run(&args)),
         Command::Sim(args) => modelled("sim", sim::run(&args)),
         Command::Link(args) => pcie_link::run(&args),
+        Command::Man(args) => manual::man(Cli::command(), &args),
+        Command::Completions(args) => manual::completions(Cli::command(), &args),
     };
     outcome.unwrap_or_else(|error: CliError| error.report())
 }
@@ -127,7 +136,6 @@ fn modelled(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

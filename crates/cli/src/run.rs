@@ -28,7 +28,9 @@ use crate::guard::Guard;
 
 /// File name of the preloaded object.
 const OBJECT: &str = "libbellpush_shim.so";
-/// Variable with the object's path, where it is not beside this program.
+/// Where an installation has it, as seen from the program's folder: `packaging/package.sh`.
+const INSTALLED: &str = "../lib/bellpush";
+/// Variable with the object's path, where it is in neither place.
 const OBJECT_VARIABLE: &str = "BELLPUSH_SHIM";
 
 /// Carrier of packets.
@@ -166,8 +168,13 @@ fn preload(object: &Path) -> OsString {
 
 fn find_object() -> Result<PathBuf, CliError> {
     let named = env::var_os(OBJECT_VARIABLE).map(PathBuf::from);
-    let beside = || Some(env::current_exe().ok()?.parent()?.join(OBJECT));
-    let path = named.or_else(beside).unwrap_or_else(|| OBJECT.into());
+    let near = || {
+        let program = env::current_exe().ok()?;
+        let (beside, installed) =
+            (program.parent()?.join(OBJECT), program.parent()?.join(INSTALLED).join(OBJECT));
+        Some(if !beside.is_file() && installed.is_file() { installed } else { beside })
+    };
+    let path = named.or_else(near).unwrap_or_else(|| OBJECT.into());
     let remedy = format!(
         "build it with 'cargo build -p bellpush-shim', with --release if bellpush was, or name it \
          in {OBJECT_VARIABLE}"

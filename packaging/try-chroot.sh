@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Installs the Debian package in a bare Debian 12 and uses it there: packaging/try-chroot.sh DEB [FOLDER]
+#
+# Says what it runs and how long that takes. All but apt's part is without any network but the loopback. Root only.
+# BELLPUSH_DEBIAN_MIRROR names another mirror, BELLPUSH_DEBIAN a Debian to copy.
+set -euo pipefail
+[[ $# == 1 || $# == 2 ]] || { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+here=$(dirname "$(readlink -f "$0")")
+deb=$(realpath "$1") folder=$(realpath -m "${2:-$(mktemp -d)}")
+source "$here/bare.sh"
+[[ -f $deb ]] || die "there is no $deb"
+name=$(basename "$deb")
+
+# measured WHAT COMMAND...
+measured() {
+  local since=$EPOCHREALTIME
+  printf '== %s\n' "$1"
+  "${@:2}"
+  took "$since"
+}
+took() { LC_ALL=C awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "== %.1f s\n", b - a }'; }
+
+bare_debian "$folder"
+cp "$deb" "$root/root/"
+begin=$EPOCHREALTIME
+measured "apt-get update && apt-get install ./$name perftest" inside "
+  cd /root
+  apt-get update -qq
+  apt-get install -qq -y ./$name perftest >apt.log 2>&1 || { tail -n 5 apt.log; exit 1; }"
+measured 'bellpush run -- ib_write_bw & bellpush run -- ib_write_bw 127.0.0.1' inside '
+  cd /tmp
+  bellpush run -- ib_write_bw -F >server.log 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    timeout 60 bellpush run -- ib_write_bw -F 127.0.0.1 >client.log 2>&1 && break
+    grep -q "Couldn.t connect" client.log || break
+    sleep 0.1
+  done
+  grep "BW average" -A 1 client.log || { cat server.log client.log; exit 1; }
+  wait $server' --net
+printf '== both: '
+took "$begin" | tail -c +4
+
+measured "the rest of the package" inside '
+  bellpush --version
+  cd /tmp
+  bellpush bench --sizes 8 --messages 100 --json rows.json >/dev/null && grep -q inband rows.json
+  test -f /usr/share/man/man1/bellpush-run.1.gz -a -f /usr/share/bash-completion/completions/bellpush ||
+    { cat /etc/dpkg/dpkg.cfg.d/*; exit 1; }
+  zcat /usr/share/doc/bellpush/THIRD-PARTY.gz | grep "^clap "
+  ! ldd /usr/bin/bellpush /usr/lib/*/libbellpush_c.so /usr/lib/bellpush/*.so | grep "not found"
+  dpkg --verify bellpush' --net
+mkdir "$root/root/try"
+cp "$here"/example/* "$root/root/try/"
+measured "apt-get install g++ cmake make pkg-config" inside '
+  cd /root
+  apt-get install -qq -y --no-install-recommends g++ cmake make pkg-config libc6-dev >apt.log 2>&1 ||
+    { tail -n 5 apt.log; exit 1; }'
+measured "packaging/example by pkg-config and CMake" inside '
+  cd /root/try
+  cc -Wall -Werror endpoint.c $(pkg-config --cflags --libs bellpush) -o by-pkg-config
+  ./by-pkg-config
+  cmake -S . -B build >/tmp/log && cmake --build build >/tmp/log || { cat /tmp/log; exit 1; }
+  build/endpoint && build/kernel' --net
+measured "apt-get purge bellpush" inside '
+  apt-get purge -qq -y bellpush >/dev/null 2>&1
+  ! find /usr /etc /opt -name "*bellpush*" | grep .' --net
+cp "$here/action/setup.sh" "$root/root/"
+measured "packaging/action/setup.sh, and what a later step of a job has" inside "
+  cd /root
+  BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"devices\": 2}' GITHUB_ENV=/root/env ./setup.sh
+  (while read -r line; do export \"\$line\"; done <env; ibv_devices | grep mlx5_1)
+  ! BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"colour\": 2}' GITHUB_ENV=/root/other ./setup.sh
+  test ! -e other"
+printf '== all of it went well\n'

@@ -1,0 +1,44 @@
+//! `./x package`: what it builds, with what, and who packages it.
+
+use std::process::Command;
+
+use crate::preloaded::root;
+use crate::said;
+
+/// Lines of bash after those of `x`, whose cargo says its arguments alone.
+fn door(lines: &str) -> String {
+    let script = format!(
+        "set -- help; source ./x >/dev/null; cargo() {{ echo \"cargo $*\"; }}; exec() {{ echo \"$*\"; }}
+         features() {{ echo --features=mlx5; }}; target_folder() {{ echo '/else where'; }}; {lines}"
+    );
+    said(Command::new("bash").args(["-c", &script]).current_dir(root()))
+}
+
+#[test]
+fn a_wheel_expects_no_library_of_verbs_and_the_library_no_feature_of_the_program() {
+    let built = |features: &str| {
+        ["cli", "shim", "c"].map(|name| {
+            let features = if name == "shim" { "" } else { features };
+            format!("cargo build --release --package bellpush-{name}{features}\n")
+        })
+    };
+    let packaged = |kind: &str| format!("packaging/package.sh {kind} /else where/release /to\n");
+    for (kind, features) in
+        [("wheel", ""), ("deb", " --features=mlx5"), ("prefix", " --features=mlx5")]
+    {
+        let wanted = built(features).concat() + &packaged(kind);
+        assert_eq!(door(&format!("package {kind} /to")), wanted);
+    }
+}
+
+#[test]
+fn another_kind_is_refused_before_anything_is_built() {
+    for wrong in [&["package", "rpm"][..], &["package"], &["package", "deb", "a", "b"]] {
+        let out = Command::new(root().join("x")).args(wrong).output().unwrap();
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert!(
+            !out.status.success() && text == "x: ./x package prefix|deb|wheel|crates [DIR]\n",
+            "{text}"
+        );
+    }
+}
