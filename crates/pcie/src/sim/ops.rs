@@ -32,6 +32,9 @@ pub enum PathModel {
 /// Assumption behind the modelled doorbell paths, in one sentence.
 pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell record in GPU memory behind one fence of GPU \
      scope; endpoints keep them in host memory by default, behind a system-scope fence (two on a card): longer";
+/// The same where the NIC cannot read the GPU's memory: it fetches WQEs from the host's.
+pub const LAYOUT_IN_HOST: &str = "push/kernel: modelled with WQE and doorbell record in host memory behind one fence of system scope, as the \
+     NIC cannot read GPU memory here; a card has two: longer";
 /// Requirement of the paths without a fence, in one sentence.
 pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
      does (on a card BlueFlame saves the WQE's fetch and no fence)";
