@@ -346,7 +346,8 @@ impl Writer<'_> {
     /// sees it when the chunks are written, not before: the peer acknowledges what its link has
     /// taken, and the CQE's way is no shorter than theirs.
     fn complete(&mut self, from: usize) -> TaskId {
-        let acked = self.delay(self.p.wire_ns, &self.wired[from..].to_vec());
+        let wired = self.wired[from..].to_vec();
+        let acked = self.delay(self.p.wire_ns, &wired);
         let cqe = line_write(self.near.nic, self.cq(), 64, 0);
         let told = self.g.task(cqe, &[acked]);
         let after = [&[told], &self.written[from..]].concat();
