@@ -59,7 +59,7 @@ fn tlp_json_holds_the_published_numbers() {
         .as_array()
         .unwrap()
         .iter()
-        .find(|r| r["bytes"] == 64 && r["dllp_tax"] == true)
+        .find(|r| r["bytes"] == 64 && r["tax"] == "pcie-bench")
         .unwrap();
     assert!((row["write"].as_f64().unwrap() - 42.098).abs() < 5.1e-4);
     assert!((row["both"].as_f64().unwrap() - 33.077).abs() < 5.1e-4);
@@ -332,6 +332,30 @@ fn topo_warns_of_the_collapse_and_draws_loads() {
     assert!(topo(&["dgx-h100", "--load", "ring"]).unwrap_err().contains("is no workload"));
     let pairs = topo(&["dgx-h100", "--no-predict", "--load", "gpu0>nic5"]).unwrap();
     assert!(pairs.contains("s0 -> s1  1.00 GB of 22.0 GB/s, 45.5 ms"), "{pairs}");
+}
+
+/// What has no part in the answer is refused, and what was asked for is in the JSON.
+#[test]
+fn topo_takes_nothing_that_changes_nothing() {
+    for (args, said) in [
+        (&["--no-predict", "--set", "wire_ns=9"][..], "--set is for the recommendation"),
+        (&["--no-predict", "--nic", "cx7"], "--nic is for the recommendation"),
+        (&["--socket-gb-per-s", "5"], "--socket-gb-per-s: no part in same-switch"),
+    ] {
+        let error = topo(&[&["same-switch"], args].concat()).unwrap_err();
+        assert!(error.contains(said) && error.lines().count() == 1, "{error}");
+    }
+    let args = ["dgx-h100", "--no-predict", "--load", "gpu0>nic0", "--json", "-"];
+    let json: serde_json::Value = serde_json::from_str(&topo(&args).unwrap()).unwrap();
+    assert_eq!(
+        (&json["loads"][0]["from"], &json["loads"][0]["buffers"]),
+        (&"gpu0".into(), &1.0.into())
+    );
+    // The way is to the NIC that the GPU is given, which the advice is for.
+    let text = topo(&["dgx-h100", "--no-predict"]).unwrap();
+    assert!(text.contains("gpu1 > sw0 > nic1") && text.contains("gpu7 > sw3 > nic7"), "{text}");
+    let text = sim(&["--topology", "desktop", "--sizes", "8"]).unwrap();
+    assert!(text.contains("record in host memory behind one fence"), "{text}");
 }
 
 /// `RlxdOrd` of `lspci -vv` is the device's order, in the drawing, the file and the JSON.

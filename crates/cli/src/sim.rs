@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
-    IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel,
-    Standing, SweepRow, TestBedSpec, crossings, derivatives, iommu_row_is_fitted, losses,
-    sensitivity, simulate_curve, simulate_hop, simulate_host_row, simulate_iommu_row,
-    simulate_peer_row, sweep, window_needed_bytes,
+    IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, LAYOUT_IN_HOST, Metric, NO_CARD, NfpHost, PEER_ROWS,
+    Params, PathModel, Standing, SweepRow, TestBedSpec, crossings, derivatives,
+    iommu_row_is_fitted, losses, sensitivity, simulate_curve, simulate_hop, simulate_host_row,
+    simulate_iommu_row, simulate_peer_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
 use serde_json::{Value, json};
@@ -406,7 +406,9 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
     if let Some(need) = window_needed_bytes(spec)? {
         writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
     }
-    writeln!(out, "{NO_CARD}.\n{LAYOUT}.\n")?;
+    let in_host = spec.topology.route(spec.nic, spec.gpu).refuses_reads(spec.topology).is_some();
+    let layout = if in_host { LAYOUT_IN_HOST } else { LAYOUT };
+    writeln!(out, "{NO_CARD}.\n{layout}.\n")?;
     Ok(())
 }
 

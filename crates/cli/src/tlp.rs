@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bellpush::pcie::tlp::{Addressing, Config, Gen, LinkSpeed, Mps, Mrrs, Rcb};
+use bellpush::pcie::tlp::{Addressing, Config, Gen, LinkSpeed, Mps, Mrrs, Rcb, Tax};
 use serde_json::json;
 
 use crate::values;
@@ -45,6 +45,10 @@ pub struct TlpArgs {
     json: Option<PathBuf>,
 }
 
+/// What DLLPs take, by the word for it in the output.
+const TAXES: [(Tax, &str); 3] =
+    [(Tax::None, "none"), (Tax::Dllps, "dllps"), (Tax::PcieBench, "pcie-bench")];
+
 /// Runs the command.
 pub fn run(args: &TlpArgs) -> Result<(), Box<dyn std::error::Error>> {
     run_to(args, &mut std::io::stdout().lock())
@@ -80,12 +84,12 @@ fn to_json(args: &TlpArgs, config: &Config) -> serde_json::Value {
     let overhead = config.overhead();
     let mut results = Vec::new();
     for &bytes in &args.sizes {
-        for taxed in [false, true] {
-            let e = config.effective(args.offset, bytes, taxed);
+        for (tax, name) in TAXES {
+            let e = config.effective(args.offset, bytes, tax);
             results.push(json!({
                 "bytes": bytes,
                 "offset_bytes": args.offset,
-                "dllp_tax": taxed,
+                "tax": name,
                 "write": e.map(|e| e.write),
                 "read": e.map(|e| e.read),
                 "read_rcb": e.map(|e| e.read_rcb),
@@ -100,9 +104,9 @@ fn to_json(args: &TlpArgs, config: &Config) -> serde_json::Value {
             "gen": args.generation, "lanes": args.lanes,
             "mps_bytes": args.mps, "mrrs_bytes": args.mrrs, "rcb_bytes": args.rcb,
             "raw_gbps": config.link.raw_gbps(),
-            "taxed_gbps": config.tlp_gbps(true),
+            "pcie_bench_gbps": config.tlp_gbps(Tax::PcieBench),
             "ack_limit_symbols": config.link.ack_limit_symbols(config.mps),
-            "dllp_tax": config.link.dllp_tax(config.mps),
+            "pcie_bench_tax": config.link.pcie_bench_tax(config.mps),
             "mwr_overhead_bytes": overhead.mwr_bytes,
             "mrd_overhead_bytes": overhead.mrd_bytes,
             "cpld_overhead_bytes": overhead.cpld_bytes,
@@ -128,25 +132,28 @@ fn print_table(
         args.mrrs,
         args.rcb
     )?;
-    match (link.ack_limit_symbols(config.mps), config.tlp_gbps(true)) {
+    match (link.ack_limit_symbols(config.mps), config.tlp_gbps(Tax::PcieBench)) {
         (Some(limit), Some(gbps)) => writeln!(
             out,
-            "DLLP tax: Ack and UpdateFC every {limit} symbols, and SKP: {gbps:.3} Gb/s left"
+            "dllps: 8 B on the other direction for each TLP, as sim has it\n\
+             pcie-bench: Ack and UpdateFC every {limit} symbols of a byte, and SKP: {gbps:.3} Gb/s left"
         )?,
-        _ => writeln!(out, "DLLP tax: no limits published for this link, so none is applied")?,
+        _ => writeln!(
+            out,
+            "no DLLPs: no limits published for this link, whose FLITs have room for them"
+        )?,
     }
     writeln!(
         out,
-        "{:>9} {:>5} {:>9} {:>9} {:>9} {:>9}",
+        "{:>9} {:>10} {:>9} {:>9} {:>9} {:>9}",
         "bytes", "tax", "write", "read", "read_rcb", "both"
     )?;
     for &bytes in &args.sizes {
-        for taxed in [false, true] {
-            let Some(e) = config.effective(args.offset, bytes, taxed) else { continue };
-            let tax = if taxed { "yes" } else { "no" };
+        for (tax, name) in TAXES {
+            let Some(e) = config.effective(args.offset, bytes, tax) else { continue };
             writeln!(
                 out,
-                "{bytes:>9} {tax:>5} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
+                "{bytes:>9} {name:>10} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
                 e.write, e.read, e.read_rcb, e.both
             )?;
         }

@@ -41,9 +41,9 @@ pub struct TopoArgs {
     /// Output of `nvidia-smi topo -m`: alone, or to be compared with the rest
     #[arg(long, value_name = "FILE")]
     nvidia_smi: Option<PathBuf>,
-    /// Bandwidth in GB/s between CPU packages of a machine, which no capture shows
-    #[arg(long, default_value_t = 22.0, allow_negative_numbers = true)]
-    socket_gb_per_s: f64,
+    /// Bandwidth in GB/s between CPU packages of a machine, which no capture shows [default: 22]
+    #[arg(long, allow_negative_numbers = true)]
+    socket_gb_per_s: Option<f64>,
     /// Omit the recommendation
     #[arg(long)]
     no_predict: bool,
@@ -208,9 +208,17 @@ pub fn run_to(
     args: &TopoArgs,
     out: &mut dyn std::io::Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    if !(args.socket_gb_per_s.is_finite() && args.socket_gb_per_s > 0.0) {
-        let given = args.socket_gb_per_s;
+    if let Some(given) = args.socket_gb_per_s.filter(|g| !(g.is_finite() && *g > 0.0)) {
         return Err(format!("--socket-gb-per-s {given}: must be more than 0").into());
+    }
+    for (name, is_given) in [
+        ("--set", !args.set.is_empty()),
+        ("--nic", args.nic.is_some()),
+        ("--measured", args.measured.is_some() && args.save.is_none()),
+    ] {
+        if args.no_predict && is_given {
+            return Err(format!("{name} is for the recommendation: leave out --no-predict").into());
+        }
     }
     let places = [
         ("--svg", &args.svg),
@@ -221,6 +229,11 @@ pub fn run_to(
     let taken = values::check_places(&places)?;
     let source = Source::read(args)?;
     let mut topology = source.topology(args)?;
+    let is_given = matches!(source, Source::Given(_));
+    if args.socket_gb_per_s.is_some() && (is_given || topology.interconnects().is_empty()) {
+        let why = if is_given { "it says its own" } else { "it has no CPU packages to join" };
+        return Err(format!("--socket-gb-per-s: no part in {}: {why}", topology.name).into());
+    }
     if let Some(path) = &args.measured {
         let measured = measured::read(path)?;
         measured.check(path, &topology)?;
@@ -258,7 +271,15 @@ pub fn run_to(
             "command": "topo", "topology": topology.name, "source": "model",
             "advice": advice::basis_json(&advice, &basis), "set": args.set,
         });
-        let all = json!({ "meta": meta, "results": results, "capture": capture_json(&source) });
+        let id = |n: NodeId| &topology.node(n).id;
+        let links = loaded.iter().map(|l| {
+            json!({ "from": id(l.from), "to": id(l.to), "buffers": l.buffers,
+                "gb_per_s": l.gb_per_s(), "ms": l.ms })
+        });
+        let links = args.load.as_ref().map(|_| links.collect::<Vec<_>>());
+        let all = json!({
+            "meta": meta, "results": results, "loads": links, "capture": capture_json(&source),
+        });
         values::put(path, &(serde_json::to_string_pretty(&all)? + "\n"), out)?;
     }
     if taken {

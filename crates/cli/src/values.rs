@@ -42,7 +42,11 @@ pub fn topology(name: &str) -> Result<Topology, String> {
     }
     let text = read_text(Path::new(name))
         .map_err(|e| format!("{e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
-    from_toml(&text).map_err(|e| format!("{name}: {e}"))
+    let mut topology = from_toml(&text).map_err(|e| format!("{name}: {e}"))?;
+    if topology.name.is_empty() {
+        topology.name = name.to_owned();
+    }
+    Ok(topology)
 }
 
 /// Longest file that the model's commands read: `lspci -vvv` of a large machine has a few million bytes.

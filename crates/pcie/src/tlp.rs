@@ -16,8 +16,9 @@ use thiserror::Error;
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of framing token, sequence number and LCRC of one TLP, outside FLIT mode.
 const FRAMING_BYTES: u32 = 8;
-/// Bytes of an Ack or UpdateFC DLLP on the wire.
-const DLLP_BYTES: f64 = 8.0;
+/// Bytes of an Ack or UpdateFC DLLP on the link, over all its lanes: framing, six bytes, no more in
+/// either encoding.
+pub const DLLP_BYTES: u32 = 8;
 /// SKP ordered sets: 4 symbols in every 1538.
 const SKP_FRACTION: f64 = 4.0 / 1538.0;
 
@@ -227,11 +228,12 @@ impl LinkSpeed {
     }
 
     /// Fraction of the bandwidth that Acks and UpdateFCs (each at its latency limit) and SKP
-    /// ordered sets take, as in pcie-bench's model. `None` where no limit is published; no tax then
-    /// applies. Real hosts pay less.
-    pub fn dllp_tax(self, mps: Mps) -> Option<f64> {
+    /// ordered sets take, as in pcie-bench's model, which takes a symbol time for one byte: a link of
+    /// N lanes moves N bytes in it, so that the DLLPs of this tax are N times too large. `None`
+    /// where no limit is published; no tax then applies.
+    pub fn pcie_bench_tax(self, mps: Mps) -> Option<f64> {
         let limit = f64::from(self.ack_limit_symbols(mps)?);
-        Some(2.0 * DLLP_BYTES / limit + SKP_FRACTION)
+        Some(2.0 * f64::from(DLLP_BYTES) / limit + SKP_FRACTION)
     }
 }
 
@@ -385,6 +387,28 @@ pub struct WireBytes {
     pub down: u64,
     /// TLPs in both directions.
     pub tlps: u64,
+    /// Those of them from completer to device.
+    pub tlps_down: u64,
+}
+
+impl WireBytes {
+    /// The bytes of each direction with a DLLP of so many bytes for each TLP of the other, up and
+    /// down.
+    fn with_dllps(self, bytes: u64) -> (u64, u64) {
+        (self.up + bytes * self.tlps_down, self.down + bytes * (self.tlps - self.tlps_down))
+    }
+}
+
+/// What the data link layer takes of a link, beside what each TLP has of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tax {
+    /// Nothing.
+    None,
+    /// A DLLP (Ack or UpdateFC) for each TLP, on the other direction of the link; none in FLIT mode,
+    /// whose FLITs have bytes for both. The simulation takes the same.
+    Dllps,
+    /// [`LinkSpeed::pcie_bench_tax`], of both directions.
+    PcieBench,
 }
 
 /// Effective bandwidths for one transfer size, Gb/s of data.
@@ -467,6 +491,7 @@ impl Config {
             up: sum.up + n * part.up,
             down: sum.down + n * part.down,
             tlps: sum.tlps + n * part.tlps,
+            tlps_down: sum.tlps_down + n * part.tlps_down,
         })
     }
 
@@ -475,7 +500,7 @@ impl Config {
         self.by_page(addr, bytes, |addr, bytes| {
             let pieces = split_write(addr, bytes, self.mps);
             let (up, tlps) = self.sum(pieces, self.overhead().mwr_bytes);
-            WireBytes { up, down: 0, tlps }
+            WireBytes { up, down: 0, tlps, tlps_down: 0 }
         })
     }
 
@@ -499,30 +524,38 @@ impl Config {
             wire.up += u64::from(overhead.mrd_bytes);
             wire.down += down;
             wire.tlps += tlps + 1;
+            wire.tlps_down += tlps;
         }
         wire
     }
 
-    /// Link bandwidth for TLPs, with or without the DLLP tax. `None` where the tax is unknown.
-    pub fn tlp_gbps(&self, taxed: bool) -> Option<f64> {
+    /// Link bandwidth for TLPs and the DLLPs that are counted with them. `None` where the tax is
+    /// unknown.
+    pub fn tlp_gbps(&self, tax: Tax) -> Option<f64> {
         let raw = self.link.raw_gbps();
-        if taxed { Some(raw * (1.0 - self.link.dllp_tax(self.mps)?)) } else { Some(raw) }
+        match tax {
+            Tax::PcieBench => Some(raw * (1.0 - self.link.pcie_bench_tax(self.mps)?)),
+            Tax::None | Tax::Dllps => Some(raw),
+        }
     }
 
     /// Effective bandwidths of back-to-back operations of `bytes` at `offset`. `None` where
     /// [`Config::tlp_gbps`] is `None` or [`Config::check`] fails.
-    pub fn effective(&self, offset: u64, bytes: u64, taxed: bool) -> Option<Effective> {
+    pub fn effective(&self, offset: u64, bytes: u64, tax: Tax) -> Option<Effective> {
         self.check(offset, bytes).ok()?;
-        let gbps = self.tlp_gbps(taxed)?;
+        let gbps = self.tlp_gbps(tax)?;
+        let has_dllps = tax == Tax::Dllps && !self.link.generation.flit_mode();
+        let dllp_bytes = if has_dllps { u64::from(DLLP_BYTES) } else { 0 };
+        let of = |wire: WireBytes| wire.with_dllps(dllp_bytes);
         let rate = |wire_bytes: u64| gbps * bytes as f64 / wire_bytes as f64;
         let write = self.write_wire(offset, bytes);
         let read = self.read_wire(offset, bytes, false);
         let read_rcb = self.read_wire(offset, bytes, true);
         Some(Effective {
-            write: rate(write.up),
-            read: rate(read.up.max(read.down)),
-            read_rcb: rate(read_rcb.up.max(read_rcb.down)),
-            both: rate((write.up + read.up).max(read.down)),
+            write: rate(of(write).0.max(of(write).1)),
+            read: rate(of(read).0.max(of(read).1)),
+            read_rcb: rate(of(read_rcb).0.max(of(read_rcb).1)),
+            both: rate((of(write).0 + of(read).0).max(of(write).1 + of(read).1)),
         })
     }
 }

@@ -19,10 +19,10 @@ fn pcie_bench_table_to_three_decimals() {
     ];
     let config = Config::pcie_bench();
     assert_eq!(config.link.ack_limit_symbols(config.mps), Some(203));
-    assert!((config.tlp_gbps(false).unwrap() - 63.015).abs() < 5e-4);
-    assert!((config.tlp_gbps(true).unwrap() - 57.885).abs() < 5e-4);
+    assert!((config.tlp_gbps(Tax::None).unwrap() - 63.015).abs() < 5e-4);
+    assert!((config.tlp_gbps(Tax::PcieBench).unwrap() - 57.885).abs() < 5e-4);
     for (bytes, write, read, both) in table {
-        let e = config.effective(0, bytes, true).unwrap();
+        let e = config.effective(0, bytes, Tax::PcieBench).unwrap();
         for (got, want) in [(e.write, write), (e.read, read), (e.both, both)] {
             assert!((got - want).abs() <= 5.0001e-4, "{bytes} B: {got} against {want}");
         }
@@ -46,7 +46,34 @@ fn ack_limits_match_the_specification_tables() {
         let link = LinkSpeed::new(generation, lanes).unwrap();
         assert_eq!(link.ack_limit_symbols(Mps(mps)), Some(want), "{generation:?} x{lanes} {mps}");
     }
-    assert_eq!(LinkSpeed::new(Gen::G6, 16).unwrap().dllp_tax(Mps(256)), None);
+    assert_eq!(LinkSpeed::new(Gen::G6, 16).unwrap().pcie_bench_tax(Mps(256)), None);
+}
+
+/// As in the simulation: 8 B on the other direction for each TLP, whatever the width.
+#[test]
+fn each_tlp_is_answered_by_one_dllp() {
+    for lanes in [1, 4, 16] {
+        let link = LinkSpeed::new(Gen::G5, lanes).unwrap();
+        let config = Config { link, ..Config::pcie_bench() };
+        let share = |bytes, of: fn(Effective) -> f64| {
+            let [bare, taxed] =
+                [Tax::None, Tax::Dllps].map(|tax| of(config.effective(0, bytes, tax).unwrap()));
+            taxed / bare
+        };
+        // Writes alone are answered on the direction that they leave free.
+        assert_eq!(share(4096, |e| e.write), 1.0);
+        // Two completions of 276 B for each request; one DLLP beside them.
+        let read = 552.0 / 560.0;
+        assert!((share(512, |e| e.read) - read).abs() < 1e-9, "{lanes}");
+        // Down, 552 B of completions, and DLLPs for two writes and the request.
+        let down = 552.0 + 3.0 * 8.0;
+        // Up, two writes, the request, and DLLPs for two completions.
+        let up = 560.0 + 24.0 + 2.0 * 8.0;
+        let both = 584.0 / f64::max(up, down);
+        assert!((share(512, |e| e.both) - both).abs() < 1e-9, "{lanes}");
+    }
+    let flits = Config { link: LinkSpeed::new(Gen::G6, 16).unwrap(), ..Config::pcie_bench() };
+    assert_eq!(flits.effective(0, 64, Tax::Dllps), flits.effective(0, 64, Tax::None));
 }
 
 #[test]
@@ -119,7 +146,7 @@ fn impossible_configurations_are_refused() {
     assert_eq!(Gen::new(7), Err(TlpError::Gen(7)));
     assert_eq!(LinkSpeed::new(Gen::G4, 0), Err(TlpError::Lanes(0)));
     let config = Config::pcie_bench();
-    assert!(config.effective(0, 0, true).is_none());
+    assert!(config.effective(0, 0, Tax::PcieBench).is_none());
     assert_eq!(config.check(0, 0), Err(TlpError::Empty));
     assert!(config.check((1 << 60) - 64, 64).is_ok());
     for (offset, bytes) in [((1 << 60) - 64, 65), (u64::MAX, 1), (1, u64::MAX)] {
@@ -161,6 +188,7 @@ impl Walk {
         let (length, dw) = if cut { None } else { self.open }.unwrap_or((0, u64::MAX));
         let header = if length == 0 { u64::from(overhead_bytes) } else { 0 };
         self.wire.tlps += u64::from(length == 0);
+        self.wire.tlps_down += u64::from(length == 0 && !up);
         let data = match (self.config.pad_dw, at / 4 == dw) {
             (false, _) => 1,
             (true, true) => 0,
@@ -265,8 +293,8 @@ proptest! {
     #[test]
     fn bandwidth_stays_below_the_link(bytes in 1u64..1 << 20, offset in 0u64..4096) {
         let config = Config::pcie_bench();
-        let raw = config.effective(offset, bytes, false).unwrap();
-        let taxed = config.effective(offset, bytes, true).unwrap();
+        let raw = config.effective(offset, bytes, Tax::None).unwrap();
+        let taxed = config.effective(offset, bytes, Tax::PcieBench).unwrap();
         prop_assert!(raw.write < config.link.raw_gbps() && raw.read < config.link.raw_gbps());
         prop_assert!(taxed.write < raw.write && taxed.both <= taxed.write);
         prop_assert!(raw.read_rcb <= raw.read);

@@ -12,7 +12,7 @@ pub enum Better {
 }
 
 /// Fields that hold a measured or modelled value, of every command that writes results.
-const MEASURES: [(&str, Better); 9] = [
+const MEASURES: [(&str, Better); 10] = [
     ("latency_ns_p50", Better::Less),
     ("latency_ns_p99", Better::Less),
     ("one_way_ns_p50", Better::Less),
@@ -22,12 +22,14 @@ const MEASURES: [(&str, Better); 9] = [
     ("delivered_ns", Better::Less),
     ("gb_per_s", Better::More),
     ("messages_per_us", Better::More),
+    // Of `sim --losses`: how many times as long push takes.
+    ("ratio", Better::Less),
 ];
 /// Fields whose row says their unit, which says what is better.
 const BY_UNIT: [&str; 2] = ["median", "measured"];
 /// Fields that are outcomes or remarks, and say nothing of what a row is about. Numbers with a
 /// fraction do not either.
-const OUTCOMES: [&str; 24] = [
+const OUTCOMES: [&str; 27] = [
     "messages",
     "verified",
     "dropped",
@@ -52,6 +54,9 @@ const OUTCOMES: [&str; 24] = [
     "times_floor",
     "alone",
     "share",
+    "against",
+    "causes",
+    "explanation",
 ];
 
 /// One measure of one row: a value, and the least and greatest of its repetitions where there are
@@ -67,7 +72,11 @@ impl Sample {
     pub fn value(&self) -> f64 {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
+        let half = sorted.len() / 2;
+        if sorted.len() % 2 == 1 {
+            return sorted[half];
+        }
+        (sorted[half - 1] + sorted[half]) / 2.0
     }
 
     /// Whether repetitions say how far it varies.
@@ -161,6 +170,15 @@ fn samples(row: &Map<String, Value>) -> Vec<(Key, Sample, Better)> {
         if let Some(value) = number(field) {
             put(field.to_owned(), value, [value; 2], better);
         }
+    }
+    // Of `sim --validate`: by what factor the model is off. Its rows have no unit of their own.
+    if let (Some(model), Some(measured)) = (number("model"), number("measured"))
+        && row.contains_key("table")
+        && model > 0.0
+        && measured > 0.0
+    {
+        let off = (model / measured).max(measured / model);
+        put("times_off".to_owned(), off, [off; 2], Better::Less);
     }
     for field in BY_UNIT {
         let (Some(value), Some(unit)) = (number(field), row.get("unit").and_then(Value::as_str))

@@ -9,6 +9,9 @@ use bellpush::pcie::topology::{
 use super::TopoArgs;
 use crate::values;
 
+/// Bandwidth between CPU packages where the command gives none, GB/s.
+const SOCKET_GB_PER_S: f64 = 22.0;
+
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What was read.
@@ -73,7 +76,9 @@ impl Source {
             (Some(_), Some(_)) => {
                 Err("--nvidia-smi: stands alone, or beside machine, --sysfs or --from".into())
             }
-            (Some(name), None) => Ok(Self::Given(load(name, args.socket_gb_per_s)?)),
+            (Some(name), None) => {
+                Ok(Self::Given(load(name, args.socket_gb_per_s.unwrap_or(SOCKET_GB_PER_S))?))
+            }
         }
     }
 
@@ -85,8 +90,11 @@ impl Source {
         };
         match self {
             Self::Given(topology) => Ok(topology.clone()),
-            Self::Captured(capture, _) => Tree::new(capture).topology(&name, args.socket_gb_per_s),
-            Self::Matrix(matrix) => matrix.topology("nvidia-smi's matrix", args.socket_gb_per_s),
+            Self::Captured(capture, _) => {
+                Tree::new(capture).topology(&name, args.socket_gb_per_s.unwrap_or(SOCKET_GB_PER_S))
+            }
+            Self::Matrix(matrix) => matrix
+                .topology("nvidia-smi's matrix", args.socket_gb_per_s.unwrap_or(SOCKET_GB_PER_S)),
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Tlp {
     pub hop: u16,
     pub class: Class,
     relaxed: bool,
+    /// Its place in the queues inside its source's device: behind those of lower or equal rank.
+    rank: u64,
     /// Lines that it takes of the root port's buffer at this hop.
     lines: u16,
 }
@@ -85,6 +87,8 @@ struct Route {
     peer_to_peer: bool,
     mps_bytes: u32,
     ack_ps: Ps,
+    /// Hops whose queues lie inside the source's device: up to its link.
+    inside: u16,
     /// Hop at which its writes take lines of a root port's buffer; `NO_HOP`: at none.
     drain_hop: u16,
 }
@@ -176,8 +180,11 @@ impl Fabric {
         let spec = |&h: &u32| &self.channels[h as usize].spec;
         let mps_bytes = hops.iter().map(|h| spec(h).mps_bytes).min().unwrap_or(128);
         let ack_ps = hops.iter().map(|h| spec(h).latency_ps + spec(h).inside_ps).sum();
+        let link = hops.iter().position(|&h| self.channels[h as usize].finite);
+        let inside = link.map_or(0, |hop| hop as u16 + 1);
         let drain_hop = NO_HOP;
-        self.routes.push(Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps, drain_hop });
+        let route = Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps, inside, drain_hop };
+        self.routes.push(route);
         self.routes.len() as u32 - 1
     }
 
@@ -276,7 +283,7 @@ impl Fabric {
         cal: &mut Calendar,
         (route, class, owner): (u32, Class, u32),
         bytes: u32,
-        relaxed: bool,
+        (relaxed, rank): (bool, u64),
     ) {
         self.injected_bytes += u64::from(bytes);
         let r = &self.routes[route as usize];
@@ -292,6 +299,7 @@ impl Fabric {
             hop: 0,
             class,
             relaxed,
+            rank,
             lines: 0,
         };
         if self.join(channel, input, &tlp) {
@@ -337,6 +345,9 @@ impl Fabric {
     }
 
     fn enqueue(&mut self, channel: u32, input: u32, id: u32) {
+        if self.enqueue_by_rank(channel, input, id) {
+            return;
+        }
         let c = &mut self.channels[channel as usize];
         let tlp = &mut self.tlps[id as usize];
         tlp.seq = c.seq;
@@ -350,6 +361,34 @@ impl Fabric {
         } else {
             self.tlps[tail as usize].next = id;
         }
+    }
+
+    /// Puts a TLP that is still inside its source's device before those of higher rank. `false`:
+    /// there are none.
+    fn enqueue_by_rank(&mut self, channel: u32, input: u32, id: u32) -> bool {
+        let tlp = self.tlps[id as usize];
+        let queue = self.channels[channel as usize].inputs[input as usize][tlp.class as usize];
+        let behind = |at: u32| at == NONE || self.tlps[at as usize].rank <= tlp.rank;
+        if tlp.rank == 0 || tlp.hop >= self.routes[tlp.route as usize].inside || behind(queue.tail)
+        {
+            return false;
+        }
+        let (mut before, mut at) = (NONE, queue.head);
+        while behind(at) {
+            (before, at) = (at, self.tlps[at as usize].next);
+        }
+        // The sequence of the one that it passes: what waited for that one waits for both.
+        let seq = self.tlps[at as usize].seq;
+        let own = &mut self.tlps[id as usize];
+        (own.seq, own.next) = (seq, at);
+        let c = &mut self.channels[channel as usize];
+        c.queued += 1;
+        if before == NONE {
+            c.inputs[input as usize][tlp.class as usize].head = id;
+        } else {
+            self.tlps[before as usize].next = id;
+        }
+        true
     }
 
     /// Handles [`Event::Arrive`].
@@ -495,7 +534,7 @@ impl Fabric {
         let mut tx = ((wire * c.ps_per_mib) >> 20).max(c.spec.tlp_ps[class as usize]);
         if capped {
             // A limit above the link's own rate has no effect.
-            tx = tx.max((f64::from(tlp.bytes) * 1000.0 / cap) as u64);
+            tx = tx.max((f64::from(tlp.bytes) * 1000.0 / cap).ceil() as u64);
         }
         c.busy_until = now + tx;
         c.carried.tlps += 1;

@@ -201,7 +201,7 @@ pub fn simulate_messages(
         let mut s = Streams::new(topology, params, flows);
         let pairs = flows.iter().zip(&counts);
         let loads = pairs.map(|(f, &n)| s.load(f, bytes, at_once, n)).collect();
-        let results = s.sim.run(loads)?;
+        let results = s.sim.run_together(loads)?;
         let ends: Vec<f64> = results.iter().map(|r| r.total_ps as f64).collect();
         let last = ends.iter().copied().fold(1.0, f64::max);
         let late = |end: &f64| last / end.max(1.0);
@@ -219,7 +219,7 @@ pub fn simulate_messages(
     let mut s = Streams::new(topology, params, flows);
     let pairs = flows.iter().zip(&counts);
     let loads = pairs.map(|(f, &n)| s.load(f, bytes, at_once, n)).collect();
-    Ok(s.sim.run(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
+    Ok(s.sim.run_together(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
 }
 
 /// What the rates of flows depend on.

@@ -12,7 +12,7 @@
 use super::{
     ChannelSpec, Completer, EndpointSpec, IotlbSpec, Load, Program, Ps, Sim, SimError, Step, Until,
 };
-use crate::tlp::Config;
+use crate::tlp::{Config, Tax};
 
 /// Operations that the benchmark keeps in flight.
 const WINDOW: u32 = 64;
@@ -169,7 +169,7 @@ pub(super) fn simulate_some(
     let config = Config::pcie_bench();
     let overhead = config.overhead();
     let raw_gbps = config.link.raw_gbps();
-    let gbps = config.tlp_gbps(true).unwrap_or(raw_gbps);
+    let gbps = config.tlp_gbps(Tax::PcieBench).unwrap_or(raw_gbps);
     let mut sim = Sim::new(1);
     let (own, host_node) = (sim.add_node(), sim.add_node());
     let link = ChannelSpec {
@@ -441,7 +441,7 @@ mod tests {
     fn without_joining_large_reads_miss() {
         // Negative control: completions always cut at 64 B cannot reach the measured 512 B row.
         let config = Config::pcie_bench();
-        let cut = config.effective(0, 512, false).unwrap().read_rcb;
+        let cut = config.effective(0, 512, Tax::None).unwrap().read_rcb;
         assert!(cut < 0.95 * 53.01);
     }
 }

@@ -29,6 +29,7 @@ mod probe;
 mod probe_names;
 mod program;
 mod rank;
+mod ring;
 mod run;
 mod study;
 mod what;
@@ -38,7 +39,7 @@ use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
 
 pub use channel::{Carried, ChannelSpec, Class, Credits, Ps};
-pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
+pub use program::{EndpointId, Load, LoadResult, Program, RingId, ServerId, Step, TaskId, Until};
 
 pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
@@ -57,7 +58,7 @@ pub use hosts::{
 pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, iommu_row_is_fitted, simulate_iommu_row};
 pub use iotlb::IotlbSpec;
 pub use nic::{NicModel, NoNic};
-pub use ops::{LAYOUT, Layout, NO_CARD, PathModel, Prediction, predict};
+pub use ops::{LAYOUT, LAYOUT_IN_HOST, Layout, NO_CARD, PathModel, Prediction, predict};
 pub use order::Order;
 pub use order_rows::{ORDER_ROWS, OrderMachine, OrderRow, simulate_order};
 pub use params::{ParamError, Params};
@@ -126,6 +127,8 @@ struct Transfer {
     addr: u64,
     timer: u32,
     until: Until,
+    /// Its place among what waits inside its device; 0: behind all.
+    rank: u64,
     /// The page that was looked up last, from 1, and when its address is known.
     page: u64,
     ready_ps: Ps,
@@ -176,6 +179,8 @@ impl<T> Slab<T> {
 #[derive(Debug)]
 struct Instance {
     load: u32,
+    /// How many began before it, in this run or earlier ones.
+    serial: u64,
     start: Ps,
     tasks_left: u32,
     waits: Vec<u16>,
@@ -186,7 +191,9 @@ struct Running {
     load: Load,
     started: u64,
     result: LoadResult,
-    quarter_ps: Ps,
+    /// Sums of the ends of a window of runs: at the steady state's begin, and at its end.
+    first_sum_ps: u128,
+    last_sum_ps: u128,
 }
 
 /// Reason why a simulation stopped.
@@ -260,10 +267,15 @@ pub struct Sim {
     endpoint_of_channel: HashMap<u32, u32>,
     routes: HashMap<(u32, u32), u32>,
     servers: Vec<Ps>,
+    rings: Vec<ring::Ring>,
     transfers: Slab<Transfer>,
     requests: Slab<ReadRequest>,
     instances: Vec<Instance>,
     free_instances: Vec<u32>,
+    begun: u64,
+    /// Whether loads go on until all have done their runs, and how many have not.
+    together: bool,
+    unfinished: usize,
     running: Vec<Running>,
     rng: u64,
     iotlbs: Vec<iotlb::Iotlb>,
@@ -290,10 +302,14 @@ impl Sim {
             endpoint_of_channel: HashMap::new(),
             routes: HashMap::new(),
             servers: Vec::new(),
+            rings: Vec::new(),
             transfers: Slab::default(),
             requests: Slab::default(),
             instances: Vec::new(),
             free_instances: Vec::new(),
+            begun: 0,
+            together: false,
+            unfinished: 0,
             running: Vec::new(),
             rng: seed ^ 0x9e37_79b9_7f4a_7c15,
             iotlbs: Vec::new(),

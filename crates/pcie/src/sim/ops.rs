@@ -6,7 +6,7 @@
 //! silicon (`order::strict`): [`Layout::Card`]. [`LAYOUT`] says so in the output.
 
 use super::build::{Host, MTU_BYTES, TestBed, TestBedSpec};
-use super::{EndpointId, Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
+use super::{EndpointId, Load, LoadResult, Params, Program, RingId, SimError, Step, TaskId, Until};
 
 /// The model of a path: mover of the data, and kick of the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +32,9 @@ pub enum PathModel {
 /// Assumption behind the modelled doorbell paths, in one sentence.
 pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell record in GPU memory behind one fence of GPU \
      scope; endpoints keep them in host memory by default, behind a system-scope fence (two on a card): longer";
+/// The same where the NIC cannot read the GPU's memory: it fetches WQEs from the host's.
+pub const LAYOUT_IN_HOST: &str = "push/kernel: modelled with WQE and doorbell record in host memory behind one fence of system scope, as the \
+     NIC cannot read GPU memory here; a card has two: longer";
 /// Requirement of the paths without a fence, in one sentence.
 pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
      does (on a card BlueFlame saves the WQE's fetch and no fence)";
@@ -76,16 +79,6 @@ impl PathModel {
 
     pub(super) fn carries(self, bytes: u32) -> bool {
         bytes > 0 && self.max_bytes().is_none_or(|max| u64::from(bytes) <= max)
-    }
-
-    /// Least bytes of the window that an operation needs to make progress: a slot, or two segments
-    /// of one.
-    fn least_window_bytes(self) -> u32 {
-        match self {
-            Self::PushInband => MTU_BYTES,
-            Self::PushKernel => 2 * MTU_BYTES,
-            _ => 0,
-        }
     }
 }
 
@@ -143,6 +136,7 @@ pub(super) struct Operation {
     bed: TestBed,
     program: Program,
     window: u32,
+    slots: Slots,
 }
 
 impl Operation {
@@ -160,12 +154,9 @@ impl Operation {
         window: u32,
     ) -> Self {
         let mut bed = TestBed::new(spec);
-        let window_bytes = (spec.params.window_kib * 1024.0) as u32;
-        // Operations in flight share the window: no more of them than slots.
-        let window = window.min((window_bytes / path.least_window_bytes().max(1)).max(1));
-        let share = window_bytes / window;
-        let program = program(&mut bed, spec.params, layout, (path, bytes, share));
-        Self { bed, program, window }
+        let slots = Slots::new(&mut bed, spec.params);
+        let program = program(&mut bed, spec.params, layout, (path, bytes, slots));
+        Self { bed, program, window, slots }
     }
 
     pub(super) fn run(mut self, count: u64) -> Result<LoadResult, SimError> {
@@ -175,8 +166,36 @@ impl Operation {
 
     /// What the result depends on: operations of equal imprints take equal times.
     pub(super) fn imprint(&self) -> String {
-        format!("{} {}", self.window, self.bed.sim.imprint(&self.program))
+        // A ring that holds all that is in flight is one that nothing waits for.
+        let slots = self.program.takes(self.slots.ring) * u64::from(self.window);
+        let slots = slots.min(u64::from(self.slots.count));
+        format!("{} {slots} {}", self.window, self.bed.sim.imprint(&self.program))
     }
+}
+
+/// The window as a ring of slots, which all operations in flight share in the order of their
+/// tickets.
+#[derive(Debug, Clone, Copy)]
+struct Slots {
+    ring: RingId,
+    count: u32,
+}
+
+impl Slots {
+    fn new(bed: &mut TestBed, p: &Params) -> Self {
+        let count = ((p.window_kib * 1024.0) as u32 / MTU_BYTES).max(2);
+        Self { ring: bed.sim.add_ring(count), count }
+    }
+
+    fn period(self) -> usize {
+        period(self.count) as usize
+    }
+}
+
+/// Slots whose credits return with one CQE: the largest power of two that is at most a quarter of
+/// the ring (docs/protocol.md, section 4).
+pub(super) fn period(slots: u32) -> u32 {
+    1 << (slots / 4).max(1).ilog2()
 }
 
 struct Writer<'a> {
@@ -191,9 +210,16 @@ struct Writer<'a> {
     host_poll_ns: Option<f64>,
     /// Time in which the other end's GPU loads a word of its host memory.
     far_word_ns: f64,
-    /// The last step on the wire of each chunk, and that at the remote GPU.
+    /// The last step on the wire of each chunk, the remote NIC's write, and what ends the delivery.
     wired: Vec<TaskId>,
+    written: Vec<TaskId>,
     landed: Vec<TaskId>,
+    slots: Slots,
+    /// Whether chunks hold slots, and of how many chunks CQEs have given them back.
+    holds: bool,
+    given: usize,
+    /// Part of the operation that the GPU's stores belong to.
+    segment: u16,
 }
 
 impl Writer<'_> {
@@ -201,10 +227,18 @@ impl Writer<'_> {
         self.g.task(Step::Delay { ps: Params::ps(ns) }, after)
     }
 
-    fn poll(&mut self, after: TaskId) -> TaskId {
+    fn poll(&mut self, after: &[TaskId]) -> TaskId {
         let half = self.host_poll_ns.unwrap_or(self.p.sm_ns + self.p.hbm_ns);
         let step = Step::Uniform { min_ps: Params::ps(half), max_ps: Params::ps(3.0 * half) };
-        self.g.task(step, &[after])
+        self.g.task(step, after)
+    }
+
+    /// A store of the GPU, in its segment: it waits for those of its own segment and the ones
+    /// before, not for later ones.
+    fn store(&mut self, step: Step, after: &[TaskId]) -> TaskId {
+        let stored = self.g.task(step, after);
+        self.g.segment(stored, self.segment);
+        stored
     }
 
     /// Where the NIC writes CQEs.
@@ -219,9 +253,9 @@ impl Writer<'_> {
         let (from, to) = (self.near.sm, self.near.memory);
         let store = |bytes| Step::Write { from, to, bytes, addr: 0, tlp_bytes: 64, until };
         let built = self.delay(self.p.post_ns, after);
-        let wqe = self.g.task(store(wqe_bytes), &[built]);
+        let wqe = self.store(store(wqe_bytes), &[built]);
         let fence = self.delay(self.p.fence_pcie_ns, &[payload, &[wqe]].concat());
-        let record = self.g.task(store(4), &[fence]);
+        let record = self.store(store(4), &[fence]);
         self.delay(self.p.fence_pcie_ns, &[record])
     }
 
@@ -229,7 +263,7 @@ impl Writer<'_> {
     fn ring_card(&mut self, after: &[TaskId], payload: &[TaskId]) -> TaskId {
         let told = self.announce(64, after, payload);
         let (from, to) = (self.near.sm, self.near.window);
-        let rung = self.g.task(line_write(from, to, 8, 0), &[told]);
+        let rung = self.store(line_write(from, to, 8, 0), &[told]);
         let begun = self.delay(self.p.nic_process_ns, &[rung]);
         self.fetch_wqe(self.near.memory, begun)
     }
@@ -248,11 +282,11 @@ impl Writer<'_> {
             queue = to;
             let until = Until::Acked;
             let wqe = Step::Write { from, to, bytes: 64, addr: 0, tlp_bytes: 64, until };
-            let stored = self.g.task(wqe, &[built]);
+            let stored = self.store(wqe, &[built]);
             built = self.delay(self.p.fence_pcie_ns, &[stored]);
         }
         let (from, to) = (self.near.sm, self.near.window);
-        let rung = self.g.task(line_write(from, to, 8, 0), &[built]);
+        let rung = self.store(line_write(from, to, 8, 0), &[built]);
         let begun = self.delay(self.p.nic_process_ns, &[rung]);
         self.fetch_wqe(queue, begun)
     }
@@ -302,17 +336,45 @@ impl Writer<'_> {
             tlp_bytes: MTU_BYTES,
             until: Until::Visible,
         };
+        let written = self.g.task(land, &[wired]);
         self.wired.push(wired);
-        self.g.task(land, &[wired])
+        self.written.push(written);
+        written
     }
 
-    /// The credit of the slot of chunk `i`: acknowledged by the peer, then reported to the GPU.
-    fn credit(&mut self, i: usize) -> TaskId {
-        let wired = self.wired[i];
-        let acked = self.delay(self.p.wire_ns, &[wired]);
-        let (from, to) = (self.near.nic, self.cq());
-        let told = self.g.task(line_write(from, to, 16, 0), &[acked]);
-        self.poll(told)
+    /// The CQE of the chunks from `from` on: acknowledged by the peer, reported to the GPU. The GPU
+    /// sees it when the chunks are written, not before: the peer acknowledges what its link has
+    /// taken, and the CQE's way is no shorter than theirs.
+    fn complete(&mut self, from: usize) -> TaskId {
+        let wired = self.wired[from..].to_vec();
+        let acked = self.delay(self.p.wire_ns, &wired);
+        let cqe = line_write(self.near.nic, self.cq(), 64, 0);
+        let told = self.g.task(cqe, &[acked]);
+        let after = [&[told], &self.written[from..]].concat();
+        self.poll(&after)
+    }
+
+    /// Takes slots of the window for chunks, behind all that were asked for before.
+    fn take(&mut self, slots: u32, after: &[TaskId]) -> TaskId {
+        self.holds = true;
+        let step = Step::Take { ring: self.slots.ring, slots };
+        self.g.task(step, after)
+    }
+
+    /// Before a chunk that a CQE's chunks precede: gives their slots back.
+    fn give_period(&mut self) {
+        if self.wired.len() >= self.given + self.slots.period() {
+            let seen = self.complete(self.given);
+            self.give_after(seen);
+        }
+    }
+
+    fn give_after(&mut self, seen: TaskId) {
+        let slots = (self.wired.len() - self.given) as u32;
+        self.given = self.wired.len();
+        if self.holds {
+            self.g.task(Step::Give { ring: self.slots.ring, slots }, &[seen]);
+        }
     }
 }
 
@@ -325,7 +387,7 @@ fn program(
     bed: &mut TestBed,
     p: &Params,
     layout: Layout,
-    (path, bytes, share): (PathModel, u32, u32),
+    (path, bytes, slots): (PathModel, u32, Slots),
 ) -> Program {
     let g = Program::new(u64::from(bytes));
     let host_poll_ns = (layout == Layout::Card).then(|| bed.host_word_ns() / 2.0);
@@ -333,7 +395,6 @@ fn program(
     let far_word_ns = if p.staged_ends < 2.0 { 0.0 } else { bed.host_word_ns() };
     let (near, far, mrrs_bytes) = (bed.near, bed.far, bed.mrrs_bytes);
     let (peer_read_bytes, peer_reads) = (bed.peer_read_bytes, bed.peer_reads);
-    let (wired, landed) = (Vec::new(), Vec::new());
     let mut w = Writer {
         g,
         p,
@@ -344,12 +405,17 @@ fn program(
         peer_reads,
         host_poll_ns,
         far_word_ns,
-        wired,
-        landed,
+        wired: Vec::new(),
+        written: Vec::new(),
+        landed: Vec::new(),
+        slots,
+        holds: false,
+        given: 0,
+        segment: 0,
     };
     match path {
-        PathModel::PushInband => inband(&mut w, bytes, share),
-        PathModel::PushKernel => push_kernel(&mut w, bytes, share),
+        PathModel::PushInband => inband(&mut w, bytes),
+        PathModel::PushKernel => push_kernel(&mut w, bytes),
         PathModel::PushBlueflame => {
             // Control segment, remote address and inline header, in 64 B stores.
             let total = (bytes + 36).next_multiple_of(64);
@@ -385,18 +451,15 @@ fn chunks(bytes: u32, size: u32) -> impl Iterator<Item = (u64, u32)> {
     (0..bytes).step_by(size as usize).map(move |at| (u64::from(at), size.min(bytes - at)))
 }
 
-fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
+fn inband(w: &mut Writer<'_>, bytes: u32) {
     let (from, to) = (w.near.sm, w.near.window);
     // A 64 B line holds data and a sequence number; a chunk fills a slot.
-    let slots = (share / MTU_BYTES).max(1) as usize;
     let built = w.delay(w.p.post_ns, &[]);
     let data = (w.p.inband_data_bytes as u32).clamp(1, 64);
     let tlp_bytes = w.p.store_tlp_bytes as u32;
-    for (i, (addr, n)) in chunks(bytes, MTU_BYTES / 64 * data).enumerate() {
-        let mut after = vec![built];
-        if i >= slots {
-            after.push(w.credit(i - slots));
-        }
+    for (addr, n) in chunks(bytes, MTU_BYTES / 64 * data) {
+        w.give_period();
+        let taken = w.take(1, &[built]);
         let lines = n.div_ceil(data) * 64;
         let store = Step::Write {
             from,
@@ -406,29 +469,27 @@ fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
             tlp_bytes,
             until: Until::Visible,
         };
-        let here = w.g.task(store, &after);
+        let here = w.g.task(store, &[taken]);
         let seen = w.delay(w.p.nic_scan_ns, &[here]);
         let read = w.read_window(lines, &[seen]);
         w.send(n, addr, read);
     }
 }
 
-fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
+fn push_kernel(w: &mut Writer<'_>, bytes: u32) {
     let until = if w.p.fence_pcie_ns > 0.0 { Until::Acked } else { Until::Sent };
     let tlp_bytes = w.p.store_tlp_bytes as u32;
     let (from, to) = (w.near.sm, w.near.window);
-    // A message larger than half its share is sent in segments, each with a fence and a doorbell.
-    let limit = (w.p.segment_kib * 1024.0) as u32;
-    let segment = (share / 2).min(limit).max(MTU_BYTES) / MTU_BYTES * MTU_BYTES;
-    let in_window = (share / segment).max(2) as usize;
-    let mut ends: Vec<usize> = Vec::new();
+    // A message larger than half the window is sent in segments, each with a fence and a doorbell.
+    let limit = (w.p.segment_kib * 1024.0) as u32 / MTU_BYTES;
+    let segment = (w.slots.count / 2).min(limit).max(1) * MTU_BYTES;
     for (s, (base, length)) in chunks(bytes, segment).enumerate() {
-        let credit = (s >= in_window).then(|| w.credit(ends[s - in_window]));
-        let after: Vec<TaskId> = credit.into_iter().collect();
+        w.segment = s as u16;
+        let after = [w.take(length.div_ceil(MTU_BYTES), &[])];
         let mut acks = Vec::new();
         for (at, n) in chunks(length, MTU_BYTES) {
             let store = Step::Write { from, to, bytes: n, addr: base + at, tlp_bytes, until };
-            acks.push(w.g.task(store, &after));
+            acks.push(w.store(store, &after));
         }
         // The fence waits for the round trip, for which posted writes did not wait.
         let wqe = if w.host_poll_ns.is_some() {
@@ -438,16 +499,17 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
             w.ring(&[fence])
         };
         for (at, n) in chunks(length, MTU_BYTES) {
+            w.give_period();
             let read = w.read_window(n, &[wqe]);
             w.send(n, base + at, read);
         }
-        ends.push(w.wired.len() - 1);
     }
 }
 
 fn staged(w: &mut Writer<'_>, bytes: u32) {
     let (sm, memory, cpu, window) = (w.near.sm, w.near.memory, w.near.cpu, w.near.window);
-    for (base, length) in chunks(bytes, STAGE_BYTES) {
+    for (s, (base, length)) in chunks(bytes, STAGE_BYTES).enumerate() {
+        w.segment = s as u16;
         let copy = Step::Write {
             from: sm,
             to: memory,
@@ -456,9 +518,9 @@ fn staged(w: &mut Writer<'_>, bytes: u32) {
             tlp_bytes: w.p.store_tlp_bytes as u32,
             until: Until::Acked,
         };
-        let copied = w.g.task(copy, &[]);
+        let copied = w.store(copy, &[]);
         let fence = w.delay(w.p.fence_pcie_ns, &[copied]);
-        let flag = w.g.task(line_write(sm, memory, 8, 0), &[fence]);
+        let flag = w.store(line_write(sm, memory, 8, 0), &[fence]);
         let posted = w.delay(w.p.cpu_post_ns, &[flag]);
         let rung = w.g.task(line_write(cpu, window, 8, 0), &[posted]);
         let begun = w.delay(w.p.nic_process_ns, &[rung]);
@@ -497,11 +559,8 @@ fn finish(mut w: Writer<'_>) -> Program {
     let landed = std::mem::take(&mut w.landed);
     let delivered = w.delay(0.0, &landed);
     w.g.mark(delivered, 0);
-    let wired = std::mem::take(&mut w.wired);
-    let acked = w.delay(w.p.wire_ns, &wired);
-    let (from, to) = (w.near.nic, w.cq());
-    let cqe = w.g.task(line_write(from, to, 64, 0), &[acked]);
-    w.poll(cqe);
+    let seen = w.complete(0);
+    w.give_after(seen);
     w.g
 }
 

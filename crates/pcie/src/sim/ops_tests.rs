@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::{BUILTIN_NAMES, Topology, builtin};
+use crate::topology::{BUILTIN_NAMES, Knob, Topology, builtin};
 
 fn ns(name: &str, path: PathModel, bytes: u32, params: &Params) -> Result<f64, SimError> {
     let t = builtin(name).unwrap();
@@ -125,29 +125,94 @@ fn blueflame_carries_small_payloads_only() {
     assert_eq!(predict(spec, PathModel::Pull, 0, 1), Ok(None));
 }
 
-/// A polling phase is drawn anew where its range is another by picoseconds, as it is below a root
-/// port that the tree shows: two topologies of one machine differ by it, over many seeds by nothing.
+fn with<T>(name: &str, params: &Params, f: impl Fn(TestBedSpec<'_>) -> T) -> T {
+    let t = builtin(name).unwrap();
+    let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+    f(TestBedSpec { topology: &t, gpu, nic, params, seed: 1 })
+}
+
+/// One more in flight, and one more slot, never cost rate: all messages share the window in the
+/// order of their slots, and none waits for a part of it that is its own.
 #[test]
-fn a_root_port_in_the_tree_changes_the_phases_alone() {
+fn rates_do_not_fall_with_the_number_in_flight_or_the_window() {
+    let rate = |params: &Params, path, n| {
+        with("two-root-complexes", params, |spec| {
+            let operation = Operation::new(spec, Layout::Best, path, 64 << 10, n);
+            operation.run(8 * u64::from(n)).unwrap().gb_per_s()
+        })
+    };
+    let base = Params::default();
+    for path in [PathModel::PushInband, PathModel::PushKernel] {
+        let by_number: Vec<f64> = (2..=10).map(|n| rate(&base, path, n)).collect();
+        let kib = [64.0, 96.0, 128.0, 160.0, 192.0, 224.0, 256.0, 320.0];
+        let by_window: Vec<f64> =
+            kib.map(|kib| rate(&Params { window_kib: kib, ..base.clone() }, path, 8)).into();
+        for rates in [by_number, by_window] {
+            assert!(rates.windows(2).all(|w| w[1] > 0.97 * w[0]), "{path:?}: {rates:?}");
+        }
+    }
+    // Credits of a part of a message return before its end: else 44 GB/s, as with three messages.
+    let four = rate(&base, PathModel::PushInband, 4);
+    assert!(four > 47.0, "{four}");
+}
+
+/// A segment's doorbell does not wait for the stores of later segments, so that smaller segments do
+/// not take longer; what is one slot longer than the window waits for one CQE.
+#[test]
+fn a_doorbell_waits_for_its_own_segment() {
+    let us = |segment_kib: f64, kib: u32| {
+        let params = Params { segment_kib, ..Params::default() };
+        let ns = ns("same-switch", PathModel::PushKernel, kib << 10, &params).unwrap();
+        ns / 1000.0
+    };
+    let by_segment = [32.0, 64.0, 88.0, 96.0, 128.0].map(|segment| us(segment, 256));
+    assert!(by_segment.windows(2).all(|w| w[0] < 1.01 * w[1]), "{by_segment:?}");
+    // The first doorbell rings when a small segment is stored, not when all are.
+    let (small, large) = (us(32.0, 192), us(128.0, 192));
+    assert!(small < large - 1.2, "{small} {large}");
+    let (whole, more) = (us(128.0, 256), us(128.0, 257));
+    assert!(more > whole && more < 1.15 * whole, "{whole} {more}");
+}
+
+/// Links that are slower than the wire: the last write is still under way when the peer's
+/// acknowledgement could be here.
+#[test]
+fn nothing_completes_before_it_is_delivered() {
+    let t = builtin("same-root-complex").unwrap().with(Knob::Generation, 1.0).unwrap();
+    let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+    let params = Params::default();
+    for seed in 0..4 {
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed };
+        for path in [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull] {
+            let run = Operation::new(spec, Layout::Best, path, 1 << 20, 1).run(1).unwrap();
+            let (done, delivered) = (run.median_ns(), run.mark_ns(0));
+            assert!(done > delivered, "{path:?}: {done} {delivered}");
+        }
+    }
+}
+
+/// A root port that the tree shows makes a word of host memory some picoseconds nearer or farther:
+/// it changes neither times nor rates by more.
+#[test]
+fn a_root_port_in_the_tree_changes_nothing_else() {
     let shown = builtin("two-root-complexes").unwrap();
     let hidden = builtin("epyc-2s").unwrap();
-    let mean = |t: &Topology| {
+    let params = Params::default();
+    let of = |t: &Topology, seed, (path, bytes, n, runs)| {
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-        let params = Params::default();
-        let ns = |seed| {
-            let spec = TestBedSpec { topology: t, gpu, nic, params: &params, seed };
-            let o = Operation::new(spec, Layout::Card, PathModel::PushBlueflame, 8, 1);
-            o.run(Operation::alone_runs(8)).unwrap().median_ns()
-        };
-        let all: Vec<f64> = (0..400).map(ns).collect();
-        println!(
-            "{} {:?}",
-            t.name,
-            all.iter().fold([f64::MAX, 0.0], |[a, b], v| [a.min(*v), b.max(*v)])
-        );
-        all.iter().sum::<f64>() / 400.0
+        let spec = TestBedSpec { topology: t, gpu, nic, params: &params, seed };
+        let run = Operation::new(spec, Layout::Card, path, bytes, n).run(runs).unwrap();
+        if n == 1 { run.median_ns() } else { run.gb_per_s() }
     };
-    let (shown, hidden) = (mean(&shown), mean(&hidden));
-    println!("{shown} {hidden}");
-    assert!((shown / hidden - 1.0).abs() < 0.005, "{shown} {hidden}");
+    for seed in 0..20 {
+        for what in [(PathModel::PushBlueflame, 8, 1, 9), (PathModel::Staged, 4096, 1, 9)] {
+            let (a, b) = (of(&shown, seed, what), of(&hidden, seed, what));
+            assert!((a / b - 1.0).abs() < 0.002, "{seed} {what:?}: {a} {b}");
+        }
+    }
+    for path in [PathModel::Staged, PathModel::PushKernel] {
+        let (a, b) =
+            (of(&shown, 1, (path, 64 << 10, 8, 40)), of(&hidden, 1, (path, 64 << 10, 8, 40)));
+        assert!((a / b - 1.0).abs() < 0.01, "{path:?}: {a} {b}");
+    }
 }

@@ -14,6 +14,10 @@ pub struct EndpointId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ServerId(pub u32);
 
+/// Index of a ring of slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RingId(pub u32);
+
 /// Index of a task in its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaskId(pub u16);
@@ -51,6 +55,20 @@ pub enum Step {
         server: ServerId,
         /// Duration.
         ps: Ps,
+    },
+    /// Slots of a ring are taken, behind all who wait for some.
+    Take {
+        /// The ring.
+        ring: RingId,
+        /// How many, at most as many as the ring has.
+        slots: u32,
+    },
+    /// Slots of a ring are free again. Takes no time.
+    Give {
+        /// The ring.
+        ring: RingId,
+        /// How many.
+        slots: u32,
     },
     /// Posted writes.
     Write {
@@ -90,6 +108,7 @@ pub(super) struct Task {
     pub waits_for: u16,
     pub then: Vec<u16>,
     pub mark: Option<u8>,
+    pub segment: Option<u16>,
 }
 
 /// A graph of steps.
@@ -113,7 +132,8 @@ impl Program {
             self.tasks[before as usize].then.push(id.0);
         }
         let waits_for = after.len() as u16;
-        self.tasks.push(Task { step, route: 0, waits_for, then: Vec::new(), mark: None });
+        let (then, mark, segment) = (Vec::new(), None, None);
+        self.tasks.push(Task { step, route: 0, waits_for, then, mark, segment });
         id
     }
 
@@ -123,6 +143,21 @@ impl Program {
         assert!(before.0 < task.0, "a task waits for earlier tasks only");
         self.tasks[before.0 as usize].then.push(task.0);
         self.tasks[task.0 as usize].waits_for += 1;
+    }
+
+    /// Slots of a ring that one run takes.
+    pub(super) fn takes(&self, of: RingId) -> u64 {
+        let taken = self.tasks.iter().map(|t| match t.step {
+            Step::Take { ring, slots } if ring == of => u64::from(slots),
+            _ => 0,
+        });
+        taken.sum()
+    }
+
+    /// Puts a write into a segment of its run: inside its device it passes what waits there of later
+    /// segments and of runs that began later. Writes without a segment keep the order of issue.
+    pub fn segment(&mut self, task: TaskId, segment: u16) {
+        self.tasks[task.0 as usize].segment = Some(segment);
     }
 
     /// Records the end of `task` as mark `mark` (0 to 3).
@@ -149,8 +184,8 @@ pub struct LoadResult {
     pub done: u64,
     /// Simulated time from the start to the end of the last run.
     pub total_ps: Ps,
-    /// Length of the steady state: from the end of the first quarter's last run to the point at
-    /// which no new run starts.
+    /// Length of the steady state: from the end of the first quarter to the point at which no new
+    /// run starts. Each of the two is a mean over the ends of a window of runs.
     pub steady_ps: Ps,
     /// Runs in `steady_ps`.
     pub steady_runs: u64,

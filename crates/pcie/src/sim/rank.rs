@@ -19,7 +19,7 @@ use crate::topology::{Guess, NodeId, Topology};
 pub enum Goal {
     /// Time until the sender sees the completion of one operation of so many bytes, ns.
     Latency(u32),
-    /// Rate of eight operations of 64 KiB in flight, GB/s. Larger ones share the window alike.
+    /// Rate of eight operations of 64 KiB in flight, GB/s, each begun as one ends.
     Rate,
 }
 

@@ -14,8 +14,25 @@ const SOURCE_QUEUE: u32 = 3;
 
 impl Sim {
     /// Runs loads concurrently until all have ended.
+    ///
+    /// # Errors
+    /// A step that cannot be, or a deadlock.
     pub fn run(&mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
-        let begin = self.cal.now;
+        self.run_with(loads, false)
+    }
+
+    /// The same, but that a load which has done its runs goes on, for at most as many again, until
+    /// all have: what is measured of each is beside all others.
+    ///
+    /// # Errors
+    /// As [`Sim::run`].
+    pub fn run_together(&mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
+        self.run_with(loads, true)
+    }
+
+    fn run_with(&mut self, loads: Vec<Load>, together: bool) -> Result<Vec<LoadResult>, SimError> {
+        self.together = together;
+        self.unfinished = loads.len();
         self.running.clear();
         for mut load in loads {
             for i in 0..load.program.tasks.len() {
@@ -37,7 +54,13 @@ impl Sim {
                 load.program.tasks[i].route = self.route(ends.0, ends.1)?;
             }
             let result = LoadResult { bytes: load.program.bytes, ..LoadResult::default() };
-            self.running.push(Running { load, started: 0, result, quarter_ps: begin });
+            self.running.push(Running {
+                load,
+                started: 0,
+                result,
+                first_sum_ps: 0,
+                last_sum_ps: 0,
+            });
         }
         for load in 0..self.running.len() as u32 {
             for _ in 0..self.running[load as usize].load.window {
@@ -77,18 +100,23 @@ impl Sim {
 
     fn start_instance(&mut self, load: u32) {
         let running = &mut self.running[load as usize];
-        if running.started == running.load.count {
+        let count = running.load.count;
+        let beside = self.together && self.unfinished > 0 && running.started < 2 * count;
+        if running.started >= count && !beside {
             return;
         }
         running.started += 1;
         let tasks = &running.load.program.tasks;
         let id = self.free_instances.pop().unwrap_or_else(|| {
-            self.instances.push(Instance { load, start: 0, tasks_left: 0, waits: Vec::new() });
+            let waits = Vec::new();
+            self.instances.push(Instance { load, serial: 0, start: 0, tasks_left: 0, waits });
             self.instances.len() as u32 - 1
         });
         assert!(id < 1 << 16, "under 65536 operations are in flight");
         let instance = &mut self.instances[id as usize];
         instance.load = load;
+        instance.serial = self.begun;
+        self.begun += 1;
         instance.start = self.cal.now;
         instance.tasks_left = tasks.len() as u32;
         instance.waits.clear();
@@ -124,17 +152,19 @@ impl Sim {
     }
 
     fn start_task(&mut self, instance: u32, task: u16) {
-        let load = self.instances[instance as usize].load;
-        let (step, route) = {
+        let Instance { load, serial, .. } = self.instances[instance as usize];
+        let (step, route, segment) = {
             let t = &self.running[load as usize].load.program.tasks[task as usize];
-            (t.step, t.route)
+            (t.step, t.route, t.segment)
         };
         let timer = instance << 16 | u32::from(task);
         let now = self.cal.now;
         match step {
             Step::Delay { ps } => self.cal.at(now + ps, Event::Timer(timer)),
             Step::Uniform { min_ps, max_ps } => {
-                let ps = min_ps + self.random() % (max_ps - min_ps).max(1);
+                // By scaling: ranges that are nearly equal give waits that are nearly equal.
+                let span = u128::from((max_ps - min_ps).max(1));
+                let ps = min_ps + ((u128::from(self.random()) * span) >> 64) as Ps;
                 self.cal.at(now + ps, Event::Timer(timer));
             }
             Step::Serve { server, ps } => {
@@ -142,6 +172,11 @@ impl Sim {
                 *free = now.max(*free) + ps;
                 let at = *free;
                 self.cal.at(at, Event::Timer(timer));
+            }
+            Step::Take { ring, slots } => self.take_slots(ring, slots, timer),
+            Step::Give { ring, slots } => {
+                self.give_slots(ring, slots);
+                self.cal.at(now, Event::Timer(timer));
             }
             Step::Write { from, bytes, addr, tlp_bytes, until, .. } => {
                 let piece_bytes = tlp_bytes.min(self.fabric.route_mps(route)).max(1);
@@ -154,11 +189,12 @@ impl Sim {
                     addr,
                     timer,
                     until,
+                    rank: segment.map_or(0, |s| (serial + 1) << 16 | u64::from(s)),
                     page: 0,
                     ready_ps: 0,
                 };
                 let id = self.transfers.put(transfer);
-                self.endpoints[from.0 as usize].writes.push_back(id);
+                self.queue_write(from.0, id);
                 self.refill(from.0);
             }
             Step::Read { by, bytes, addr, request_bytes, .. } => {
@@ -171,6 +207,7 @@ impl Sim {
                     addr,
                     timer,
                     until: Until::Visible,
+                    rank: 0,
                     page: 0,
                     ready_ps: 0,
                 };
@@ -179,6 +216,15 @@ impl Sim {
                 self.refill(by.0);
             }
         }
+    }
+
+    /// Queues a write at its source, before those of higher rank.
+    fn queue_write(&mut self, endpoint: u32, id: u32) {
+        let rank = self.transfers.items[id as usize].rank;
+        let writes = &mut self.endpoints[endpoint as usize].writes;
+        let behind = |&other: &u32| self.transfers.items[other as usize].rank <= rank;
+        let passed = writes.iter().rev().take_while(|other| rank > 0 && !behind(other)).count();
+        writes.insert(writes.len() - passed, id);
     }
 
     fn task_done(&mut self, timer: u32) {
@@ -211,21 +257,24 @@ impl Sim {
             if r.latencies_ps.len() < LoadResult::SAMPLES {
                 r.latencies_ps.push(now - start);
             }
-            // Both ends of the steady state have a full window in flight and lie whole windows
-            // apart: operations that share a link end in batches.
+            // Both ends of the steady state have a full window in flight. Operations that share a
+            // link or a ring end in groups: each end is the mean over a window of them.
             let (count, window) = (running.load.count, u64::from(running.load.window.max(1)));
-            let first = count.div_ceil(4).next_multiple_of(window).min(count);
-            let full = count.saturating_sub(window) / window * window;
+            let first = count.div_ceil(4).max(2 * window).min(count);
+            let full = count.saturating_sub(window);
             let last = if full > first { full } else { count };
-            if r.done == first {
-                running.quarter_ps = now;
-            }
+            let ends = |end: u64| r.done <= end && r.done + window > end;
+            running.first_sum_ps += if ends(first) { u128::from(now) } else { 0 };
+            running.last_sum_ps += if ends(last) { u128::from(now) } else { 0 };
             if r.done == last {
-                r.steady_runs = r.done.saturating_sub(first).max(u64::from(count == 1));
-                r.steady_ps = now - if count == 1 { start } else { running.quarter_ps };
+                r.steady_runs = last.saturating_sub(first).max(u64::from(count == 1));
+                let between = running.last_sum_ps - running.first_sum_ps;
+                r.steady_ps =
+                    if count == 1 { now - start } else { (between / u128::from(window)) as Ps };
             }
             if r.done == count {
                 r.total_ps = now;
+                self.unfinished -= 1;
             }
             self.start_instance(load);
         }
@@ -249,7 +298,7 @@ impl Sim {
                 }
             }
             let header = (t.route, Class::Posted, id);
-            self.fabric.inject(&mut self.cal, header, bytes, false);
+            self.fabric.inject(&mut self.cal, header, bytes, (false, t.rank));
         }
         while let Some(&id) = self.endpoints[endpoint as usize].reads.front() {
             let t = self.transfers.items[id as usize];
@@ -276,7 +325,7 @@ impl Sim {
                 self.endpoints[endpoint as usize].reads.pop_front();
             }
             let header = (t.route, Class::NonPosted, request);
-            self.fabric.inject(&mut self.cal, header, 0, false);
+            self.fabric.inject(&mut self.cal, header, 0, (false, 0));
         }
     }
 
@@ -357,7 +406,8 @@ impl Sim {
         let bytes = spec.completer.piece(at, request.to_send, self.fabric.route_mps(back));
         request.to_send -= bytes;
         let more = request.to_send > 0;
-        self.fabric.inject(&mut self.cal, (back, Class::Completion, id), bytes, relaxed);
+        let header = (back, Class::Completion, id);
+        self.fabric.inject(&mut self.cal, header, bytes, (relaxed, 0));
         if more {
             self.cal.at(self.cal.now + spec.completer.piece_ps, Event::Piece(id));
         }

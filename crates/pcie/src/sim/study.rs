@@ -1,7 +1,12 @@
 //! Studies with the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
+use super::build::MTU_BYTES;
+use super::ops::period;
 use super::{Params, PathModel, Prediction, SimError, TestBedSpec, predict};
 use crate::topology::{Distance, NodeId, Topology};
+
+/// More slots than any window needs: 4 TiB of a wire of seconds.
+const MOST_SLOTS: u64 = 1 << 30;
 
 /// One point of a sweep.
 #[derive(Debug, Clone, PartialEq)]
@@ -304,7 +309,7 @@ pub fn sensitivity(
 }
 
 /// Window that keeps the wire busy, in bytes: the wire's bandwidth times the simulated time until a
-/// slot's credit returns. `None` where a root complex lets no push through.
+/// slot's credit returns, and the slots that wait for the CQE which gives theirs back too. `None` where a root complex lets no push through.
 ///
 /// # Errors
 /// [`SimError`], but for refusals.
@@ -314,7 +319,10 @@ pub fn window_needed_bytes(spec: TestBedSpec<'_>) -> Result<Option<u64>, SimErro
         Err(SimError::NoPeerReads { .. } | SimError::NoPeerWrites { .. }) => return Ok(None),
         away => away?.map_or(0.0, |p| p.completed_ns),
     };
-    Ok(Some((away * spec.params.wire_gb_per_s).ceil() as u64))
+    let away = (away * spec.params.wire_gb_per_s).ceil() as u64;
+    let slots = away.div_ceil(MTU_BYTES.into()).clamp(1, MOST_SLOTS) as u32;
+    let needed = (slots..).find(|&n| n - (period(n) - 1) >= slots);
+    Ok(needed.map(|n| away + u64::from(n - slots) * u64::from(MTU_BYTES)))
 }
 
 #[cfg(test)]

@@ -212,7 +212,7 @@ impl Question {
             };
             match axis.what {
                 What::Knob(knob) => {
-                    let none = || wrong("no topology has it".into());
+                    let none = || wrong(format!("no topology has it: {}", knob.takes()));
                     topology = topology.with(knob, value).ok_or_else(none)?;
                 }
                 What::Param(name) => {
@@ -353,7 +353,8 @@ mod tests {
         }
         let t = builtin("same-switch").unwrap();
         for (text, reason) in [
-            ("mrrs=300", "mrrs=300: no topology has it"),
+            ("mrrs=300", "mrrs=300: no topology has it: a power of two from 128 to 4096"),
+            ("gen=7", "gen=7: no topology has it: 1 to 6"),
             ("wire_ns=-1", "wire_ns=-1: must be from 0"),
             ("tags=8.5", "tags=8.5: must be a whole number"),
             ("p2p_tlp_bytes=5000", "no topology has it"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::assign::assign_topology;
 use super::error::one_line;
 use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
@@ -195,12 +196,15 @@ fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
     }
 }
 
-/// The way from each GPU to its nearest NIC, and what decides about it.
+/// The way from each GPU to the NIC that it is given, and what decides about it.
 fn ways(topology: &Topology, gpus: &[NodeId], nics: &[NodeId], out: &mut String) {
     out.push('\n');
     let mut notes: Vec<String> = Vec::new();
+    let given = assign_topology(topology);
     for &gpu in gpus {
-        let routes = nics.iter().map(|&nic| topology.route(gpu, nic));
+        let own = given.iter().find(|a| a.gpu == gpu).and_then(|a| a.nic);
+        let routes = nics.iter().filter(|&&nic| own.is_none_or(|own| own == nic));
+        let routes = routes.map(|&nic| topology.route(gpu, nic));
         let Some(route) = routes.min_by_key(|r| r.class) else { continue };
         let class = match (route.nodes.first(), route.nodes.last()) {
             (Some(&from), Some(&to)) => topology.class_of(from, to),

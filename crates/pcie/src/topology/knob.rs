@@ -69,6 +69,18 @@ impl Knob {
         }
     }
 
+    /// The values that a topology can have.
+    pub const fn takes(self) -> &'static str {
+        match self {
+            Self::Mrrs | Self::Mps => "a power of two from 128 to 4096",
+            Self::Generation => "1 to 6",
+            Self::P2pTlpBytes => "a power of two from 32 to 4096",
+            Self::P2pReadSlots => "a whole number from 1",
+            Self::P2pCap | Self::Sockets => "0.001 to 1000000",
+            _ => "on or off",
+        }
+    }
+
     /// Whether it is on or off.
     pub const fn is_switch(self) -> bool {
         matches!(

@@ -1,7 +1,8 @@
 //! Load of every link under a workload: bytes over the time in which the link moves them.
 //!
 //! Every flow takes [`Topology::path`], whole and at once; no queueing and no protocol but the
-//! headers and DLLPs of 64-bit memory writes of MPS. It says which link is the narrowest, not how
+//! headers of 64-bit memory writes of MPS, and a DLLP for each of them on the link's other direction,
+//! as in the simulation. It says which link is the narrowest, not how
 //! fast a program is.
 
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::model::{Kind, NodeId, PcieLink, Topology};
-use crate::tlp::{Addressing, Config, Rcb};
+use crate::tlp::{Addressing, Config, DLLP_BYTES, Rcb, Tax};
 
 /// Pairs that send, with the share of a GPU's buffer that each sends.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,8 +100,17 @@ fn capacity(link: PcieLink) -> f64 {
         ecrc: false,
         pad_dw: false,
     };
-    let gbps = [true, false].into_iter().find_map(|taxed| config.effective(0, 1 << 20, taxed));
+    let gbps = config.effective(0, 1 << 20, Tax::None);
     gbps.map_or(link.speed.raw_gbps(), |e| e.write) / 8.0
+}
+
+/// Time that the DLLPs for writes of so many buffers of 1 GB take on the link's other direction, ms.
+fn dllps_ms(link: PcieLink, buffers: f64) -> f64 {
+    if link.speed.generation().flit_mode() {
+        return 0.0;
+    }
+    let gb = buffers * f64::from(DLLP_BYTES) / f64::from(link.mps.bytes());
+    1000.0 * gb / (link.speed.raw_gbps() / 8.0)
 }
 
 /// What is left of a link's rate with TLPs of `cut` bytes in place of MPS, headers of 24 B.
@@ -167,8 +177,18 @@ pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, 
             }
         }
     }
+    let answered: Vec<f64> = all.iter().map(|l| answers_ms(topology, &all, l)).collect();
+    all.iter_mut().zip(answered).for_each(|(load, ms)| load.ms += ms);
     all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     Ok(all)
+}
+
+/// Time that a direction of a link spends on DLLPs for what the other direction carries, ms.
+fn answers_ms(topology: &Topology, all: &[LinkLoad], load: &LinkLoad) -> f64 {
+    let is_up = topology.node(load.from).parent == Some(load.to);
+    let link = topology.node(if is_up { load.from } else { load.to }).link;
+    let other = all.iter().find(|l| (l.from, l.to) == (load.to, load.from));
+    link.zip(other).map_or(0.0, |(link, other)| dllps_ms(link, other.buffers))
 }
 
 fn is_memory(topology: &Topology, id: NodeId) -> bool {
@@ -223,13 +243,21 @@ mod tests {
     use super::*;
     use crate::topology::builtin;
 
+    /// What the simulation has of the same flows: 57.6 GB/s, and 112.1 both ways.
+    #[test]
+    fn both_ways_answer_each_other() {
+        let t = builtin("dgx-h100").unwrap();
+        let both = loads(&t, &"gpu0>gpu1,gpu1>gpu0".parse().unwrap()).unwrap();
+        assert!(both.iter().all(|l| (l.gb_per_s() - 56.0).abs() < 0.1), "{both:?}");
+    }
+
     #[test]
     fn bytes_are_where_they_cross() {
         let t = builtin("dgx-h100").unwrap();
         // gpu0 and gpu1 share a switch: their flow does not leave it.
         let near = loads(&t, &"gpu0>gpu1".parse().unwrap()).unwrap();
         assert_eq!(near.len(), 2);
-        assert!((near[0].gb_per_s() - 52.0).abs() < 0.1, "{}", near[0].gb_per_s());
+        assert!((near[0].gb_per_s() - 57.6).abs() < 0.1, "{}", near[0].gb_per_s());
         // Four switches of two GPUs: of the ring's eight flows, two cross the sockets.
         let ring = loads(&t, &Workload::AllReduce).unwrap();
         let total: f64 = ring.iter().map(|l| l.buffers).sum();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bellpush::pcie::tlp::{Config, Gen, LinkSpeed, Mps, Mrrs};
+use bellpush::pcie::tlp::{Config, Gen, LinkSpeed, Mps, Mrrs, Tax};
 use bellpush::pcie::topology::{Address, Class, Distance, Function, Kind, Tree, candidates};
 
 use super::place::way;
@@ -273,7 +273,7 @@ fn supports(m: &Machine, tree: &Tree<'_>) -> BTreeMap<Address, Option<u32>> {
 fn slower(now: u32, possible: u32) -> String {
     let of = |mps: u32| {
         let config = Config { mps: Mps::new(mps).ok()?, ..Config::pcie_bench() };
-        Some(config.effective(0, 1 << 20, false)?.write)
+        Some(config.effective(0, 1 << 20, Tax::None)?.write)
     };
     match (of(now), of(possible)) {
         (Some(a), Some(b)) => {
