@@ -148,7 +148,7 @@ impl Tracing {
             let at = at + (nth as usize & (entries - 1)) * EVENT_BYTES;
             let last = self.word(at + 24);
             let [ts_ns, a, b] = [0, 8, 16].map(|word| self.word(at + word));
-            let whole = last >> 40 & 0xff == nth / entries as u64 & 0xff;
+            let whole = last >> 40 & 0xff == (nth / entries as u64) & 0xff;
             let code = (last >> 56) as u8;
             let Some(kind) = code.checked_sub(1).and_then(Kind::from_code).filter(|_| whole) else {
                 continue; // its process was killed in the middle of it
