@@ -189,9 +189,7 @@ impl Qp {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = *attributes;
         self.rights.store(Right::bits(attributes.access), Ordering::Relaxed);
         self.call_senders_back();
-        if to == QpState::Rtr {
-            self.mark(Kind::Connected, 0, [attributes.dest_qpn.0.into(), 0]);
-        }
+        self.trace_connected(to, attributes.dest_qpn);
         if let (QpState::Rtr, NicAddress::InProcess(nic)) = (to, attributes.av.nic) {
             // Relaxed: the state's store to RTR, with release, publishes them.
             self.remote[0].store(nic, Ordering::Relaxed);

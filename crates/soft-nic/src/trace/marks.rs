@@ -3,6 +3,8 @@
 use super::Kind;
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qp;
+use bellpush_nic::QpState;
+use bellpush_wire::Qpn;
 
 impl Qp {
     /// Writes an event of it down, on a NIC with a trace.
@@ -19,6 +21,13 @@ impl Qp {
         let cqs = u64::from(self.send_cq.number()) | u64::from(recv) << 32;
         let sizes = u64::from(self.attr.sq_blocks) | u64::from(self.attr.rq_wqes) << 32;
         self.mark(Kind::QpMade, self.kind as u16, [cqs, sizes]);
+    }
+
+    /// Has its peer in the trace, in a move to RTR.
+    pub(crate) fn trace_connected(&self, to: QpState, peer: Qpn) {
+        if to == QpState::Rtr {
+            self.mark(Kind::Connected, 0, [peer.0.into(), 0]);
+        }
     }
 }
 
