@@ -33,6 +33,7 @@ use crate::layout;
 use crate::process::{process, say};
 use crate::signals;
 use crate::thread::{self, Arrivals};
+use crate::waits;
 use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
@@ -197,8 +198,10 @@ impl Device {
             whole: options.record_payload,
             script: options.fault.clone().map(|text| (text, index)),
         });
-        let config = SoftConfig { faults, adversary, record, ..SoftConfig::default() };
+        let trace = waits::tracing(options).map(|tracing| (tracing, index));
+        let config = SoftConfig { faults, adversary, record, trace, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link)?;
+        waits::begin(&nic);
         nic.tell_findings(Box::new(move |finding, count| tell(index, finding, count)));
         let (address, most) = nic.address();
         let NicAddress::Ip(address) = address else {

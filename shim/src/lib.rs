@@ -67,6 +67,7 @@ mod trap;
 mod tree;
 mod trial;
 mod verbs;
+mod waits;
 mod watch;
 
 #[cfg(any(test, fuzzing))]

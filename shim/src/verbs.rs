@@ -21,6 +21,7 @@ use crate::files::Kind;
 use crate::hooks::set_errno;
 use crate::process::process;
 use crate::real;
+use crate::waits;
 
 /// Gives the engines a turn; whether there was anything to do. No panic leaves it.
 fn turn(turn: Turn) -> bool {
@@ -83,10 +84,16 @@ macro_rules! chains {
                 };
                 let done = call();
                 let again: fn($ret) -> bool = $again;
-                match again(done) && turn($turn) {
+                let done = match again(done) && turn($turn) {
                     true if matches!($turn, Turn::Poll) => call(),
                     _ => done,
+                };
+                match $turn {
+                    Turn::Poll => waits::after(!again(done), false),
+                    Turn::Arm => waits::after(false, true),
+                    Turn::Post => {}
                 }
+                done
             }
             Chain::new(chains!(@hooks hook 0 1 2 3 4 5 6 7 8 9 10 11))
         };

@@ -100,6 +100,7 @@ struct Look {
 
 impl Look {
     fn tick(&mut self, nic: &SoftNic) {
+        nic.look_for_trace(PATIENCE);
         let asked = ASKED.load(Ordering::Relaxed);
         if asked != self.asked {
             self.asked = asked;

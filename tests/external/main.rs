@@ -23,4 +23,5 @@ mod scripted;
 mod shim;
 mod strangers;
 mod sysfs;
+mod trace;
 mod ucx;

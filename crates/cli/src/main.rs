@@ -20,6 +20,7 @@ mod guard;
 mod launch;
 mod link;
 mod manual;
+mod metrics;
 mod pcie_link;
 mod plan;
 mod post;
@@ -34,6 +35,8 @@ mod sim_rows;
 mod soak;
 mod tlp;
 mod topo;
+#[path = "trace/command.rs"]
+mod trace;
 mod values;
 mod what;
 
@@ -59,6 +62,8 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Run a program on software mlx5 devices, unchanged
     Run(run::RunArgs),
+    /// Trace a program on software devices for Perfetto, or say what a traced run waits for
+    Trace(trace::TraceArgs),
     /// Make the decisions of a recording again, and say what differs
     Replay(replay::ReplayArgs),
     /// Say what WQEs, CQEs, doorbells and packets are, field by field, and what is wrong with them
@@ -101,6 +106,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
         Command::Run(args) => run::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Decode(args) => decode::run(&args),
         Command::Guard(args) => guard::run(&args),

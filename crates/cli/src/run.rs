@@ -8,23 +8,28 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::thread;
 
 use bellpush::nic::soft::Adversary;
 use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script};
+use bellpush::nic::soft::trace::Tracing;
 use bellpush::preload::{Preload, VARIABLE, Wire};
+use bellpush_cli::trace::stats;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use crate::cli::CliError;
 use crate::guard::Guard;
+use crate::metrics;
 
 /// File name of the preloaded object.
 const OBJECT: &str = "libbellpush_shim.so";
@@ -42,8 +47,9 @@ pub enum LinkType {
     Shm,
 }
 
+/// Devices of a program.
 #[derive(Debug, clap::Args)]
-pub struct RunArgs {
+pub struct DeviceArgs {
     /// Number of devices: mlx5_0 and so on
     #[arg(long, default_value_t = 1)]
     devices: usize,
@@ -84,12 +90,37 @@ pub struct RunArgs {
     /// Report opened devices and refused requests on stderr
     #[arg(long)]
     verbose: bool,
+    /// Say at the end what each device and queue pair has counted, on stderr
+    #[arg(long)]
+    pub stats: bool,
+    /// Serve the same while the program runs, for Prometheus: http://127.0.0.1:PORT/metrics; 0: a free port
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "9464")]
+    pub metrics: Option<u16>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    devices: DeviceArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
+    let devices = &args.devices;
+    let counts = devices.stats || devices.metrics.is_some();
+    let tracing = counts.then(|| Tracing::new(false, true)).transpose();
+    let fault = "this is a fault; please report it";
+    execute(devices, &args.command, tracing.map_err(|e| CliError::new(e, fault))?.as_ref())
+}
+
+/// Runs a program, whose devices write down what they do in memory of this process; its status.
+pub fn execute(
+    args: &DeviceArgs,
+    command: &[OsString],
+    tracing: Option<&Arc<Tracing>>,
+) -> Result<ExitCode, CliError> {
     let help = "see 'bellpush run --help'";
     if let Some(faults) = &args.link {
         faults.parse::<Faults>().map_err(|e| CliError::new(e, help))?;
@@ -114,12 +145,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         pcap: pcap.map_err(|e| CliError::new(e, "name the capture otherwise"))?,
         record: record.map_err(|e| CliError::new(e, "name the recording otherwise"))?,
         record_payload: args.record_payload,
+        trace: tracing.and_then(|tracing| proc_path(tracing)),
         verbose: args.verbose,
         sysfs: Some(directory.0.clone()),
     };
     options.check().map_err(|e| CliError::new(e, help))?;
     let object = find_object()?;
-    let (program, arguments) = args.command.split_first().expect("clap asks for one");
+    let (program, arguments) = command.split_first().expect("clap asks for one");
+    if let (Some(port), Some(tracing)) = (args.metrics, tracing) {
+        metrics::serve(port, tracing)?;
+    }
     let fault = "this is a fault; please report it";
     let guard = Guard::start(&directory.0).map_err(|e| CliError::new(e, fault))?;
     let child = Command::new(program)
@@ -135,7 +170,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     guard.watch(child.id());
     let status = wait(child).map_err(|e| CliError::new(e, fault))?;
     guard.done();
+    if let Some(tracing) = tracing.filter(|_| args.stats) {
+        eprint!("{}", stats::text(&tracing.devices(false)));
+    }
     Ok(code(status))
+}
+
+/// Where programs of this user find the memory that this process holds.
+fn proc_path(tracing: &Tracing) -> Option<PathBuf> {
+    let file = tracing.file()?.as_raw_fd();
+    Some(format!("/proc/{}/fd/{file}", std::process::id()).into())
 }
 
 /// The text of a fault script that makes sense.

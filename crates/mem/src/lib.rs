@@ -8,6 +8,7 @@
 //!    what its ordering orders and for whom.
 
 mod cache;
+pub mod clock;
 mod copies;
 pub mod datagrams;
 mod dma;

@@ -57,6 +57,8 @@ pub struct Preload {
     pub record: Option<PathBuf>,
     /// Whether a recording has payload whole, and not as a hash.
     pub record_payload: bool,
+    /// Memory that traces and counters go to: a file that `bellpush run` and `bellpush trace` hold, below `/proc`.
+    pub trace: Option<PathBuf>,
     /// Whether refusals and openings are told on stderr.
     pub verbose: bool,
     /// Directory of the devices' sysfs files; without one the object makes its own and removes it
@@ -78,6 +80,7 @@ impl Default for Preload {
             pcap: None,
             record: None,
             record_payload: false,
+            trace: None,
             verbose: false,
             sysfs: None,
         }
@@ -168,6 +171,7 @@ mod tests {
             pcap: Some("/tmp/a b-%p.pcap".into()),
             record: Some("/tmp/r-%p-%d".into()),
             record_payload: true,
+            trace: Some("/proc/1/fd/3".into()),
             ..Preload::default()
         };
         assert_eq!(Preload::parse(&options.emit()).unwrap(), options);

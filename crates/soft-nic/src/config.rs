@@ -10,6 +10,7 @@ use crate::record::Record;
 use crate::script::ScriptedFaults;
 use crate::service::local::InProcess;
 use crate::service::requester::Timers;
+use crate::trace::{Tracer, Tracing};
 use bellpush_nic::NicError;
 
 /// How an engine's thread waits for work.
@@ -78,6 +79,8 @@ pub struct SoftConfig {
     /// On a packet link: a recording of what the NIC is asked, sees and does ([`crate::record`]). Its random numbers
     /// begin with a number that stands in the recording.
     pub record: Option<Record>,
+    /// Where the NIC writes down what it does and when ([`crate::trace`]), and which of its process's devices it is.
+    pub trace: Option<(Arc<Tracing>, usize)>,
 }
 
 impl SoftConfig {
@@ -107,6 +110,7 @@ impl SoftConfig {
             faults: None,
             adversary: None,
             record: None,
+            trace: None,
         }
     }
 }
@@ -121,6 +125,12 @@ impl SoftConfig {
             None => Random::system().map_err(NicError::Random)?,
         };
         Ok((timers, Arc::new(random)))
+    }
+
+    /// What the NIC writes its trace with, if it has one; also none when too many NICs have.
+    pub(crate) fn tracer(&self, place: &str) -> Result<Option<Tracer>, NicError> {
+        let Some((tracing, index)) = &self.trace else { return Ok(None) };
+        Ok(tracing.claim(*index, place)?)
     }
 
     /// Copy threads that the NIC has.

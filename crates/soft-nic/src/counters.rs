@@ -31,6 +31,17 @@ macro_rules! counters {
             }
         }
 
+        impl Counters {
+            /// Its counters by name, but for errors and drops, which are summed up.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                let sums = [
+                    ("errors", self.errors.iter().sum()),
+                    ("drops", self.drops.iter().sum()),
+                ];
+                [$((stringify!($name), self.$name),)*].into_iter().chain(sums).collect()
+            }
+        }
+
         impl Live {
             pub(crate) fn read(&self) -> Counters {
                 Counters {

@@ -36,6 +36,7 @@ use crate::service::gsi::Gsi;
 use crate::service::local::InProcess;
 use crate::service::local::capture::InprocCapture;
 use crate::service::requester::Timers;
+use crate::trace::Kind;
 use bellpush_mem::{HostMem, View};
 use bellpush_nic::{Mtu, NicAddress, NicError, QpAttr, QpType, Queues};
 use bellpush_wire::Qpn;
@@ -108,7 +109,9 @@ impl Device {
         let own = own || config.faults.is_some() || config.adversary.is_some();
         let offload = config.offload.clone().filter(|_| !own);
         let place = |id| Place::InProcess(link.clone(), id);
-        Ok(link.attach(|id| Self::new(place(id), config, (timers, random), (offload, None))))
+        let events = Events::new(None, config.tracer("in process")?);
+        Ok(link
+            .attach(|id| Self::new(place(id), config, (timers, random), (offload, None), events)))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -128,7 +131,8 @@ impl Device {
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
         let config = SoftConfig { engines: 1, ..config.clone() };
-        let device = Self::new(place, &config, config.fixed()?, (None, recorder));
+        let events = Events::new(recorder.clone(), config.tracer(&address.to_string())?);
+        let device = Self::new(place, &config, config.fixed()?, (None, recorder), events);
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let faults = device.faults.clone();
@@ -145,7 +149,12 @@ impl Device {
         config: &SoftConfig,
         (timers, random): (Timers, Arc<Random>),
         (offload, recorder): (Option<Arc<Offload>>, Option<Arc<Recorder>>),
+        events: Events,
     ) -> Arc<Self> {
+        let events = Arc::new(events);
+        if let Some(faults) = &config.faults {
+            faults.trace_to(&events);
+        }
         let scattered = matches!(place, Place::Packets { .. });
         let adversary = config.adversary.map(adversary::State::new);
         let engines = config.engines;
@@ -163,7 +172,7 @@ impl Device {
             dealt: AtomicUsize::new(0),
             engines: (0..engines).map(|_| CachePadded::default()).collect(),
             counters: Arc::default(),
-            events: Arc::new(Events::new(recorder.clone())),
+            events,
             gsi: Gsi::default(),
             timers,
             offload,
@@ -228,6 +237,7 @@ impl Device {
     pub(crate) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
         let cq = Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?;
         let cq = cq.struck_by(&self.faults).under(self.adversary.as_ref());
+        cq.trace_made();
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
@@ -280,7 +290,9 @@ impl Device {
         let make = |ring: &_, dbr: &_, entries| {
             let views = (View::clone(ring), View::clone(dbr));
             let cq = Cq::private(self.numbers.take()?, views, entries, self.events.clone())?;
-            Ok::<_, NicError>(cq.struck_by(&self.faults).under(self.adversary.as_ref()))
+            let cq = cq.struck_by(&self.faults).under(self.adversary.as_ref());
+            cq.trace_made();
+            Ok::<_, NicError>(cq)
         };
         let recv = attr.recv_cqes > 0;
         Ok(Objects {
@@ -400,6 +412,7 @@ impl Device {
             let qpn = qpn.ok_or(full)?;
             let engine = self.deal_to(&qps, &queues);
             let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
+            qp.trace_made();
             qps.insert(qpn, qp.clone());
             self.faults.iter().for_each(|faults| faults.made_qp(qp.qpn));
             qp
@@ -441,6 +454,7 @@ impl Device {
         let removed = self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
         let qp = removed.ok_or(NicError::NoSuchQp(qpn))?;
         self.reserved.rest(qpn);
+        qp.mark(Kind::Gone, 0, [0; 2]);
         {
             let mut core = self.seat(&qp).control();
             core.remove(qpn);

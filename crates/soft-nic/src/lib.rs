@@ -21,6 +21,7 @@
 //! | `link` | packet links: to other processes and hosts; what an engine keeps of one; captures |
 //! | `offload` | an engine on a GPU: queue pairs that are leased to it, keys that it knows |
 //! | `record` | recordings, and the same again |
+//! | `trace` | what happened when, for who looks on |
 //! | `report` `vendor` | what queue pairs are at, in words; error codes |
 
 #![forbid(unsafe_code)]
@@ -45,6 +46,7 @@ pub mod record;
 mod report;
 pub mod script;
 mod service;
+pub mod trace;
 mod vendor;
 
 use std::net::IpAddr;
@@ -245,6 +247,11 @@ impl SoftNic {
         }
     }
 
+    /// What the NIC writes its trace with, for what is not the NIC's own doing.
+    pub fn tracer(&self) -> Option<Arc<trace::Tracer>> {
+        self.device.events.trace().cloned()
+    }
+
     /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
     /// gone: what the caller has let go is not touched any more.
     pub fn quiesce(&self) {
@@ -309,7 +316,11 @@ impl Drop for SoftNic {
         for thread in threads {
             let _ = thread.join(); // a panic was reported where it happened
         }
+        self.look_for_trace(Duration::ZERO);
         self.device.shut_down();
+        if let Some(trace) = self.device.events.trace() {
+            trace.close();
+        }
     }
 }
 

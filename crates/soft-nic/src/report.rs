@@ -44,7 +44,7 @@ pub struct QpReport {
 }
 
 /// A send queue as its engine knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendReport {
     /// Blocks that are known to be posted, and that were taken, since RESET.
     pub posted: u64,

@@ -28,6 +28,7 @@ use crate::cli::{self, CliError};
 use crate::link::LinkSpec;
 use crate::plan::{BenchPlan, Dest, Numa};
 use crate::post::{self, PostArgs};
+use crate::trace;
 
 /// The command line; [`BenchPlan`] is its checked meaning.
 #[derive(Debug, Clone, Args)]
@@ -102,6 +103,9 @@ pub struct BenchArgs {
     /// Record the packets; the link is shared memory unless --link selects another
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+    /// Write down what the software NIC does and when, as Chrome trace JSON, which ui.perfetto.dev opens (docs/trace.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "tearing", "tune", "post"])]
+    pub trace: Option<PathBuf>,
     /// Seed of payloads and faults
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub seed: u64,
@@ -188,11 +192,17 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
     if let Some(remote) = &plan.remote {
         return remote::run(&plan, remote, &payload);
     }
-    let bed = TestBed::new(&plan)?;
+    let tracing = args.trace.as_deref().map(|path| trace::begin(path, false)).transpose()?;
+    let bed = TestBed::traced(&plan, tracing.as_ref())?;
     if plan.tearing {
         return tearing::run(&bed, &plan);
     }
-    let results = measure_all(&bed, &plan, &payload)?;
+    let results = measure_all(&bed, &plan, &payload);
+    drop(bed); // its NICs have said where they stand at the end
+    if let (Some(path), Some(tracing)) = (&args.trace, &tracing) {
+        trace::save(tracing, path)?;
+    }
+    let results = results?;
     cli::emit(&results, plan.json.as_deref(), plan.report.as_deref())
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Mapped, Stream};
 use bellpush::gpu_engine::{self, EngineOptions};
 use bellpush::mem;
+use bellpush::nic::soft::trace::Tracing;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
 use bellpush::transport::Memory;
@@ -73,10 +74,15 @@ pub struct Apart {
 
 impl TestBed {
     pub fn new(plan: &BenchPlan) -> Result<Self, CliError> {
+        Self::traced(plan, None)
+    }
+
+    /// Whose software NICs write down what they do and when.
+    pub fn traced(plan: &BenchPlan, tracing: Option<&Arc<Tracing>>) -> Result<Self, CliError> {
         let gpu = open_gpu(plan.gpu)?;
         let engine_gpu = engine_gpu(plan.engine, &gpu)?;
         let copy_threads = copy_threads(plan);
-        let nics = open_nics(plan, &gpu, engine_gpu.as_ref(), copy_threads)?;
+        let nics = open_nics(plan, (&gpu, engine_gpu.as_ref()), copy_threads, tracing)?;
         Self::of(plan, gpu, engine_gpu, copy_threads, nics)
     }
 
@@ -225,9 +231,9 @@ type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
 
 fn open_nics(
     plan: &BenchPlan,
-    gpu: &Arc<Gpu>,
-    engine_gpu: Option<&Arc<Gpu>>,
+    (gpu, engine_gpu): (&Arc<Gpu>, Option<&Arc<Gpu>>),
     copy_threads: u32,
+    tracing: Option<&Arc<Tracing>>,
 ) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
         let nic = open_card(plan)?;
@@ -252,7 +258,8 @@ fn open_nics(
         let offload = offload.transpose()?;
         let engines = plan.engines as usize;
         let copy_threads = copy_threads as usize;
-        let config = SoftConfig { engines, copy_threads, offload, ..SoftConfig::new(&link) };
+        let trace = tracing.map(|tracing| (tracing.clone(), 0));
+        let config = SoftConfig { engines, copy_threads, offload, trace, ..SoftConfig::new(&link) };
         let nic = SoftNic::open(config).map_err(refused)?;
         let recorded = |_| format!("{}: times include recording", nic.describe());
         let described = plan.pcap.as_ref().map(recorded);
@@ -261,7 +268,11 @@ fn open_nics(
     let ends = link
         .pair(plan.pcap.as_deref())
         .map_err(|e| CliError::new(format!("--link: {e}"), "give another link, or leave it out"))?;
-    let [a, b] = ends.map(|end| SoftNic::open_on(SoftConfig::default(), end));
+    let mut index = 0..;
+    let [a, b] = ends.map(|end| {
+        let trace = tracing.cloned().zip(index.next());
+        SoftNic::open_on(SoftConfig { trace, ..SoftConfig::default() }, end)
+    });
     let (a, b) = (a.map_err(refused)?, b.map_err(refused)?);
     let link = format!("RoCEv2 packets between two software NICs: {}", a.describe());
     Ok((a, b, Some(link)))

@@ -18,11 +18,11 @@ mod doorbell;
 mod item;
 mod literal;
 mod log;
-mod names;
+pub(crate) mod names;
 mod packet;
 mod recording;
 mod stream;
-mod syndrome;
+pub(crate) mod syndrome;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -49,12 +49,12 @@ pub(super) fn wqe_opcode(code: u64) -> Option<&'static str> {
 }
 
 /// The same, or its number.
-pub(super) fn wqe_opcode_or_code(code: u8) -> String {
+pub(crate) fn wqe_opcode_or_code(code: u8) -> String {
     wqe_opcode(code.into()).map_or(format!("opcode {code:#04x}"), str::to_owned)
 }
 
 /// Name of a CQE's opcode.
-pub(super) fn cqe_opcode(opcode: CqeOpcode) -> &'static str {
+pub(crate) fn cqe_opcode(opcode: CqeOpcode) -> &'static str {
     match opcode {
         CqeOpcode::Req => "REQ",
         CqeOpcode::RespWrImm => "RESP_WR_IMM",

@@ -91,7 +91,7 @@ fn words(syndrome: Syndrome) -> Words {
 }
 
 /// The syndrome's status in libibverbs.
-pub(super) fn name(syndrome: Syndrome) -> String {
+pub(crate) fn name(syndrome: Syndrome) -> String {
     words(syndrome).0.into()
 }
 

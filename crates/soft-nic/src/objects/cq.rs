@@ -10,6 +10,7 @@ use crate::objects::moderation::{Held, Moderation};
 use crate::objects::number::Number;
 use crate::record::{Call, Outcome, hooked, outside};
 use crate::script::{CqeAct, ScriptedFaults};
+use crate::trace;
 use bellpush_mem::{Dma, Intent, MemError, View};
 use bellpush_nic::NicError;
 use bellpush_wire::Qpn;
@@ -173,7 +174,7 @@ pub struct Cq {
     shared: Option<Shared>,
     /// Entries that are to come late.
     late: Option<Late>,
-    events: Arc<Events>,
+    pub(crate) events: Arc<Events>,
     /// What strikes its entries, and its place in the order of the device's CQs.
     faults: Option<(Arc<ScriptedFaults>, u32)>,
     /// A script had it overrun.
@@ -433,6 +434,11 @@ impl Cq {
         // In a device's memory, which can be gone, every store can fail.
         ring.write(pi, cqe).map_err(|_| self.overrun())?;
         self.pi.store(pi + 1, Ordering::Relaxed);
+        if let Some(trace) = self.events.trace() {
+            let a = trace::cqe(self.number(), cqe.opcode as u8, cqe.syndrome, cqe.vendor_err);
+            let words = [a, u64::from(cqe.byte_cnt)];
+            trace.mark(trace::Kind::Cqe, cqe.qpn.0, cqe.wqe_counter, words);
+        }
         Ok(())
     }
 

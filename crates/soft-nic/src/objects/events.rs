@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::record::Recorder;
+use crate::trace::{Kind, Tracer};
 use bellpush_wire::Qpn;
 
 /// Events kept for an owner that does not ask for them.
@@ -42,6 +43,25 @@ pub enum Event {
     PortDown,
 }
 
+impl Event {
+    /// The object's number, and `ibv_event_type`.
+    pub fn coded(self) -> (u32, u64) {
+        match self {
+            Self::CqOverrun(number) => (number, 0),
+            Self::QpFatal(qpn) => (qpn.0, 1),
+            Self::QpRequest(qpn) => (qpn.0, 2),
+            Self::QpAccess(qpn) => (qpn.0, 3),
+            Self::Established(qpn) => (qpn.0, 4),
+            Self::SqDrained(qpn) => (qpn.0, 5),
+            Self::DeviceFatal => (0, 8),
+            Self::PortUp => (0, 9),
+            Self::PortDown => (0, 10),
+            Self::SrqLimit(number) => (number, 15),
+            Self::LastWqe(qpn) => (qpn.0, 16),
+        }
+    }
+}
+
 /// Called with each event as it comes.
 ///
 /// It runs on whatever thread met the event, which may hold locks of the NIC: it must only pass the
@@ -54,12 +74,19 @@ pub(crate) struct Events {
     queue: Mutex<VecDeque<Event>>,
     sink: OnceLock<EventSink>,
     recorder: Option<Arc<Recorder>>,
+    trace: Option<Arc<Tracer>>,
 }
 
 impl Events {
-    /// None yet; those that come are written down by a recorder, if there is one.
-    pub(crate) fn new(recorder: Option<Arc<Recorder>>) -> Self {
-        Self { recorder, ..Self::default() }
+    /// None yet; those that come are written down by a recorder and a tracer, if there are such.
+    pub(crate) fn new(recorder: Option<Arc<Recorder>>, trace: Option<Tracer>) -> Self {
+        Self { recorder, trace: trace.map(Arc::new), ..Self::default() }
+    }
+
+    /// Who writes down what happens to the NIC's objects, and when.
+    #[inline]
+    pub(crate) fn trace(&self) -> Option<&Arc<Tracer>> {
+        self.trace.as_ref()
     }
 
     /// Has events told instead of kept; says whether that was not asked for before.
@@ -70,6 +97,10 @@ impl Events {
     pub(crate) fn push(&self, event: Event) {
         if let Some(recorder) = &self.recorder {
             recorder.told(event);
+        }
+        if let Some(trace) = &self.trace {
+            let (number, code) = event.coded();
+            trace.mark(Kind::Async, number, 0, [code, 0]);
         }
         if let Some(sink) = self.sink.get() {
             return sink(event);

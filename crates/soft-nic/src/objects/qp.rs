@@ -18,6 +18,7 @@ use crate::offload::{Lease, Offload};
 use crate::queue::recv::Receives;
 use crate::record::{Call, Outcome, outside, plainly};
 use crate::script::ScriptedFaults;
+use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_abi::engine::{Fixed, Line, State};
 use bellpush_mem::View;
@@ -71,7 +72,7 @@ pub struct Qp {
     _pd: Arc<Pd>,
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) send_cq: Arc<Cq>,
-    recv_cq: Option<Arc<Cq>>,
+    pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
     /// Of an XRC target.
     pub(crate) xrc: Option<Target>,
@@ -188,6 +189,7 @@ impl Qp {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = *attributes;
         self.rights.store(Right::bits(attributes.access), Ordering::Relaxed);
         self.call_senders_back();
+        self.trace_connected(to, attributes.dest_qpn);
         if let (QpState::Rtr, NicAddress::InProcess(nic)) = (to, attributes.av.nic) {
             // Relaxed: the state's store to RTR, with release, publishes them.
             self.remote[0].store(nic, Ordering::Relaxed);
@@ -215,12 +217,16 @@ impl Qp {
         if !matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             self.call_senders_back();
         }
+        if moved.is_ok() {
+            self.mark(Kind::State, 0, [from as u64, to as u64]);
+        }
         moved.map(|_| ()).map_err(|_| self.refused(to))
     }
 
     /// Moves to RESET, which there is a way to from every state: somebody else's move to ERR does not keep it from that.
     pub(crate) fn start_over(&self) {
-        self.state.store(QpState::Reset as u8, Ordering::Release);
+        let before = self.state.swap(QpState::Reset as u8, Ordering::AcqRel);
+        self.mark(Kind::State, 0, [before.into(), QpState::Reset as u64]);
         self.call_senders_back();
     }
 
@@ -312,6 +318,7 @@ impl Qp {
         if before == QpState::Err as u8 {
             return;
         }
+        self.mark(Kind::State, 0, [before.into(), QpState::Err as u64]);
         self.call_senders_back();
         // Last: a sink may panic.
         if self.srq.is_some() {

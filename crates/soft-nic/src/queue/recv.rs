@@ -107,6 +107,11 @@ impl Receives {
         self.alive
     }
 
+    /// Receives of the queue pair's own queue that were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.ci
+    }
+
     pub(crate) fn reset(&mut self) {
         self.ci = 0;
     }

@@ -11,6 +11,7 @@ use crate::queue::inband::{Slot, Watch};
 use crate::queue::uar::Rung;
 use crate::script::WqeAct;
 use crate::service::requester::StepContext;
+use crate::trace;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
@@ -114,7 +115,10 @@ impl SendQueue {
 
     /// Shows what is posted up to a position.
     pub(crate) fn show(&mut self, position: u64) {
-        self.producer = self.producer.max(position);
+        if position > self.producer {
+            self.qp.mark(trace::Kind::Doorbell, 0, [self.producer, position]);
+            self.producer = position;
+        }
     }
 
     /// Whether the doorbell record is looked at without a ring.
@@ -201,7 +205,7 @@ impl SendQueue {
         let known = self.ci + u64::from(distance);
         match self.qp.adversary.as_deref().filter(|_| self.late) {
             Some(it) => it.sends().learn(known),
-            None => self.producer = self.producer.max(known),
+            None => self.show(known),
         }
     }
 
@@ -410,6 +414,18 @@ impl SendQueue {
     fn clear_blueflame(&self) {
         let cleared = self.qp.queues.uar.fill(UAR_BF1_OFFSET, WQEBB_BYTES, 0);
         cleared.expect("the page was checked when the queue pair was created");
+    }
+
+    /// Has it in the trace that a WQE was taken, before it is moved past.
+    #[inline]
+    pub(crate) fn trace_fetched(&self, posted: &Posted) {
+        let Some(trace) = self.qp.events.trace() else { return };
+        let wqe = posted.wqe.as_ref().ok();
+        let opcode = wqe.map_or(Opcode::Nop, |wqe| wqe.opcode) as u8;
+        let signaled = wqe.is_some_and(|wqe| wqe.flags.cq_update);
+        let place = self.watch.as_ref().map_or(self.ci, |watch| watch.ticket);
+        let b = trace::fetched(opcode, posted.source as u8, posted.blocks, signaled);
+        trace.mark(trace::Kind::Fetched, self.qp.qpn.0, posted.counter, [place, b]);
     }
 
     /// Moves past a WQE, before its CQE tells anyone that its place is free.

@@ -16,7 +16,9 @@ pub(crate) use spec::{CqeAct, PacketAct, WqeAct};
 pub use spec::{MAX_SCRIPT_BYTES, Script, ScriptError};
 
 use crate::link::Rng;
+use crate::objects::events::Events;
 use crate::objects::qp::Qp;
+use crate::trace::Kind;
 use spec::{Completion, PacketKind, Rule, What, When, Which};
 
 use bellpush_wire::Qpn;
@@ -37,6 +39,8 @@ pub struct ScriptedFaults {
     /// The device is to end.
     fatal: AtomicBool,
     tell: OnceLock<StrikeSink>,
+    /// Who writes every strike down.
+    trace: OnceLock<Arc<Events>>,
 }
 
 /// Called when a fault strikes for the first time, with its number in the script from 1 on, on
@@ -87,6 +91,7 @@ impl ScriptedFaults {
             born: Mutex::default(),
             fatal: AtomicBool::new(false),
             tell: OnceLock::new(),
+            trace: OnceLock::new(),
         })
     }
 
@@ -110,6 +115,11 @@ impl ScriptedFaults {
     /// Has someone told when a fault strikes for the first time. The first who asks is.
     pub fn tell_first(&self, sink: StrikeSink) {
         let _ = self.tell.set(sink); // somebody is told already
+    }
+
+    /// Has every strike written down in a device's trace.
+    pub(crate) fn trace_to(&self, events: &Arc<Events>) {
+        let _ = self.trace.set(events.clone()); // a script of two devices is the first one's
     }
 
     /// Takes the engine's time over; when something is to happen by the time next.
@@ -312,7 +322,16 @@ impl Live {
         if before == Ok(0) {
             self.tell(faults);
         }
+        if before.is_ok() {
+            self.mark(faults);
+        }
         before.is_ok()
+    }
+
+    fn mark(&self, faults: &ScriptedFaults) {
+        if let Some(trace) = faults.trace.get().and_then(|events| events.trace()) {
+            trace.mark(Kind::Fault, self.number as u32, 0, [0; 2]);
+        }
     }
 
     fn tell(&self, faults: &ScriptedFaults) {

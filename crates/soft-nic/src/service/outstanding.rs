@@ -13,6 +13,7 @@ use crate::queue::recv::{self, Name};
 use crate::queue::sq::{Scratch, SendQueue, Source};
 use crate::service::payload::Domain;
 use crate::service::requester::Tally;
+use crate::trace::Kind;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_nic::Mtu;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
@@ -93,6 +94,7 @@ impl Outstanding {
             copy.clear();
             copy.extend_from_slice(bytes);
         }
+        sq.trace_fetched(&posted);
         let position = sq.position();
         sq.consume(posted.source, posted.blocks);
         let wqe = posted.wqe.ok();
@@ -143,6 +145,21 @@ impl Outstanding {
         }
     }
 
+    /// Has it in the trace that packets of it were built: so many, of which `at` was the first.
+    #[inline]
+    pub(crate) fn trace_sent(&self, qp: &Qp, dest: Qpn, (at, n): (u32, u32)) {
+        if self.own.is_some() || qp.events.trace().is_none() {
+            return;
+        }
+        if at == 0 {
+            let b = u64::from(self.first.value()) | u64::from(self.bytes) << 32;
+            qp.mark(Kind::Sent, self.counter, [dest.0.into(), b]);
+        }
+        if at > 0 && at + n >= self.packets {
+            qp.mark(Kind::SentLast, self.counter, [0; 2]);
+        }
+    }
+
     /// Reads the WQE once more, into the scratch buffer unless it is kept here.
     pub(crate) fn load(&self, sq: &SendQueue, scratch: &mut Scratch) -> Result<Wqe, Failure> {
         let wqe = match self.source {
@@ -189,6 +206,9 @@ impl Outstanding {
     /// Reports it complete.
     pub(crate) fn complete(&self, qp: &Qp, tally: &mut Tally) {
         sends::complete(qp, self.source, self.position);
+        if self.own.is_none() {
+            qp.mark(Kind::Done, self.counter, [self.opcode as u64, self.bytes.into()]);
+        }
         tally.wqes += 1;
         tally.bytes += u64::from(self.bytes);
         tally.inband += u64::from(self.source == Source::Slot);

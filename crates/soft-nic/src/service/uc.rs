@@ -183,6 +183,7 @@ impl Uc {
                 Ok(wqe) => *loaded = Some(wqe),
                 Err(failure) => message.failed = Some(failure),
             }
+            message.trace_sent(&sq.qp, self.path.dest, (self.at, 1));
             self.at += 1;
         }
         match message.failed {

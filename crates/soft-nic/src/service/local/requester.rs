@@ -15,6 +15,7 @@ use crate::service::local::spread;
 use crate::service::outstanding::check_local;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, VISIT_BYTES, VISIT_WQES, Visit};
+use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::PlainWrite;
@@ -133,6 +134,9 @@ impl Sending {
                         && matches!((from, to), (Ok(from), Ok(to)) if !from.meets(to, n as usize))
                 });
             }
+            if self.retry == Retry::default() {
+                sq.trace_fetched(&posted);
+            }
             // 2. Check and carry out.
             let bytes = sq.bytes(&posted, cx.scratch);
             let done = match &posted.wqe {
@@ -194,6 +198,7 @@ impl Sending {
                     return Err((Syndrome::RnrRetryExc, Vendor::Rnr));
                 }
                 retry.rnr_tries = retry.rnr_tries.saturating_add(1);
+                sq.qp.mark(Kind::RnrGot, 0, [retry.rnr_tries.into(), cx.timers.rnr_ns]);
                 retry.unanswered_since = None;
                 cx.timers.rnr_ns
             }
@@ -262,6 +267,7 @@ impl Sending {
     ) {
         let Carried { source, counter, blocks, opcode, bytes, cq_update } = carried;
         sends::complete(&sq.qp, source, sq.position());
+        sq.qp.mark(Kind::Done, counter, [opcode as u64, bytes.into()]);
         self.take(sq, source, blocks);
         cx.tally.wqes += 1;
         cx.tally.bytes += u64::from(bytes);

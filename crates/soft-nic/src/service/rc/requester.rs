@@ -27,6 +27,7 @@ use crate::service::outstanding::{
 use crate::service::payload::Domain;
 use crate::service::rendezvous::Pending;
 use crate::service::requester::{StepContext, Tally, Visit};
+use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
 use bellpush_wire::roce::{
@@ -325,13 +326,16 @@ impl Requester {
                 return false;
             }
         };
-        self.at += n;
         let after = psn.plus(n);
         if after.distance(self.sent) > 0 {
             self.sent = after;
+            self.outstanding[self.cursor].trace_sent(&sq.qp, self.path.dest, (self.at, n));
         } else {
             Live::add(&cx.counters.retransmitted, 1);
+            let counter = self.outstanding[self.cursor].counter;
+            sq.qp.mark(Kind::Resent, counter, [psn.value().into(), u64::from(self.tries)]);
         }
+        self.at += n;
         if self.deadline.is_none() {
             self.restart_timer(cx.now_ns);
         }
@@ -438,6 +442,9 @@ impl Requester {
         sq: &SendQueue,
         cx: &mut StepContext<'_>,
     ) {
+        if let Syndrome::Nak(code) = syndrome {
+            sq.qp.mark(Kind::NakGot, 0, [code as u64, psn.value().into()]);
+        }
         let cause = match syndrome {
             Syndrome::Ack { .. } => return,
             _ if psn != self.oldest => return cx.counters.dropped(DropReason::Response),
@@ -465,6 +472,7 @@ impl Requester {
         }
         self.rnr_tries = self.rnr_tries.saturating_add(1);
         self.not_before = cx.now_ns + rnr_timer_ns(timer);
+        sq.qp.mark(Kind::RnrGot, 0, [self.rnr_tries.into(), rnr_timer_ns(timer)]);
         self.recovering = None;
         self.rewind();
         self.deadline = None;

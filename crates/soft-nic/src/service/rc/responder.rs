@@ -18,6 +18,7 @@ use crate::service::masked;
 use crate::service::payload::{Domain, Remote};
 use crate::service::reassembly::{Reassembly, Refused, reach};
 use crate::service::rendezvous::Rendezvous;
+use crate::trace::Kind as Mark;
 use crate::vendor::Vendor;
 use bellpush_mem::MemError;
 use bellpush_wire::Psn;
@@ -49,6 +50,8 @@ pub(super) struct Responder {
     silent: u32,
     /// A request was refused for good: after the NAK nothing is said any more.
     dead: bool,
+    /// For the trace: the first PSN of the message that is coming in, and its bytes so far.
+    begun: (u32, u64),
 }
 
 /// A packet that is not carried out: what the requester is to be told.
@@ -86,6 +89,7 @@ impl Responder {
             refused: false,
             silent: 0,
             dead: false,
+            begun: (0, 0),
         }
     }
 
@@ -120,6 +124,8 @@ impl Responder {
                 qp.counters.dropped(DropReason::Gap);
                 if !self.refused {
                     self.refused = true;
+                    let words = [NakCode::PsnSequence as u64, self.expected.value().into()];
+                    qp.mark(Mark::NakSent, 0, words);
                     self.reply = Some((self.expected, Syndrome::Nak(NakCode::PsnSequence)));
                 }
             }
@@ -135,6 +141,7 @@ impl Responder {
                 qp.counters.dropped(DropReason::NoReceive);
                 // What comes behind it until it comes again is not answered (9.7.5.2.8).
                 self.refused = true;
+                qp.mark(Mark::RnrSent, 0, [self.expected.value().into(), 0]);
                 let timer = Syndrome::RnrNak { timer: self.rnr_timer };
                 self.reply = Some((self.expected, timer));
             }
@@ -164,6 +171,7 @@ impl Responder {
     fn message(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
         let ended = self.reassembly.accept(qp, domain, packet, self.path.mtu)?;
         let bth = &packet.headers.bth;
+        self.trace_message(qp, packet, ended);
         self.expect(bth.psn.plus(1));
         self.msn += u32::from(ended);
         self.silent += 1;
@@ -176,6 +184,23 @@ impl Responder {
         Ok(())
     }
 
+    /// Has it in the trace how a message comes.
+    #[inline]
+    fn trace_message(&mut self, qp: &Qp, packet: &Packet<'_>, ended: bool) {
+        let Some(trace) = qp.events.trace() else { return };
+        let psn = packet.headers.bth.psn.value();
+        if packet.opcode().operation().position().starts() {
+            self.begun = (psn, 0);
+            if !ended {
+                trace.mark(Mark::Arrived, qp.qpn.0, 0, [psn.into(), 0]);
+            }
+        }
+        self.begun.1 += packet.payload.len() as u64;
+        if ended {
+            trace.mark(Mark::Placed, qp.qpn.0, 0, [self.begun.0.into(), self.begun.1]);
+        }
+    }
+
     fn read(&mut self, qp: &Qp, domain: Domain<'_>, from: Reth) -> Result<(), No> {
         if from.bytes > MAX_MESSAGE_BYTES || self.reassembly.is_under_way() {
             return Err(invalid(Vendor::Sequence));
@@ -185,6 +210,7 @@ impl Responder {
             return Err(invalid(Vendor::Length));
         }
         reach(qp, domain, (from.rkey, from.addr), from.bytes, Right::RemoteRead)?;
+        qp.mark(Mark::Placed, 1, [self.expected.value().into(), from.bytes.into()]);
         self.respond(
             packets,
             What::Read { from, pd: domain.user.pd, next: 0, begin: 0, end: packets },
@@ -226,6 +252,7 @@ impl Responder {
                     _ => No::Nak(Cause::RemoteOp, Vendor::Dma),
                 },
             )?;
+        qp.mark(Mark::Placed, 1, [self.expected.value().into(), 8]);
         self.respond(1, What::Atomic { old })
     }
 
@@ -274,6 +301,7 @@ impl Responder {
             Cause::RemoteInvalReq => NakCode::InvalidRequest,
             _ => NakCode::RemoteOperational,
         };
+        qp.mark(Mark::NakSent, 0, [code as u64, psn.value().into()]);
         self.reply = Some((psn, Syndrome::Nak(code)));
         if self.path.service == Service::Dc {
             return; // the target goes on for others

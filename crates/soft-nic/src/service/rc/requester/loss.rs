@@ -4,6 +4,7 @@ use super::Requester;
 use crate::counters::Live;
 use crate::queue::sq::SendQueue;
 use crate::service::requester::StepContext;
+use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
 
@@ -68,6 +69,7 @@ impl Requester {
         }
         Live::add(&cx.counters.timeouts, 1);
         self.waited_ns += self.interval_ns().unwrap_or(0);
+        sq.qp.mark(Kind::Timeout, 0, [u64::from(self.tries) + 1, self.waited_ns]);
         if self.patience_ns().is_none_or(|most| self.waited_ns >= most) {
             return self.fail(sq, cx, (Cause::TransportRetryExc, Vendor::NoAnswer));
         }

@@ -1,0 +1,117 @@
+//! Counters of running devices for Prometheus: one thread, which answers one request after the other.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bellpush::nic::soft::trace::Tracing;
+use bellpush_cli::trace::stats;
+
+use crate::cli::CliError;
+
+/// Longest request, and how long it may take to come.
+const MOST_BYTES: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Answers on a port of the loopback interface for as long as the process lives.
+pub fn serve(port: u16, tracing: &Arc<Tracing>) -> Result<(), CliError> {
+    let refused = |e: io::Error| {
+        CliError::new(
+            format!("--metrics: port {port} of 127.0.0.1: {e}"),
+            "give another port, or 0",
+        )
+    };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(refused)?;
+    let at = listener.local_addr().map_err(refused)?;
+    eprintln!("bellpush: metrics at http://{at}/metrics");
+    let tracing = tracing.clone();
+    let answer = move || {
+        for stream in listener.incoming() {
+            match stream {
+                Ok(stream) => drop(answer(stream, &tracing)), // who asked has gone
+                Err(_) => thread::sleep(Duration::from_millis(100)), // no descriptors: perhaps soon
+            }
+        }
+    };
+    thread::Builder::new().name("bellpush-metrics".into()).spawn(answer).map_err(refused)?;
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, tracing: &Tracing) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = request(&mut stream)?;
+    let (status, body) = match status(&request) {
+        200 => ("200 OK", stats::prometheus(&tracing.devices(false))),
+        404 => ("404 Not Found", "see /metrics\n".into()),
+        405 => ("405 Method Not Allowed", "GET\n".into()),
+        _ => ("400 Bad Request", "an HTTP request of up to 4 KiB\n".into()),
+    };
+    let (kind, bytes) = ("text/plain; version=0.0.4", body.len());
+    write!(
+        stream,
+        "HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+/// A request's bytes up to the empty line; fewer where that does not come in time or in 4 KiB.
+fn request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let (mut bytes, end) = (Vec::new(), Instant::now() + PATIENCE);
+    let mut part = [0; 512];
+    while bytes.len() < MOST_BYTES && !bytes.windows(4).any(|four| four == b"\r\n\r\n") {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        let room = part.len().min(MOST_BYTES - bytes.len());
+        match stream.read(&mut part[..room]) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(&part[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                break;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(bytes)
+}
+
+/// What a request is answered with.
+fn status(request: &[u8]) -> u16 {
+    let whole = request.windows(4).any(|four| four == b"\r\n\r\n");
+    let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    match words[..] {
+        [method, path, version] if whole && version.starts_with(b"HTTP/1.") => match (method, path)
+        {
+            (b"GET", b"/metrics") => 200,
+            (b"GET", _) => 404,
+            _ => 405,
+        },
+        _ => 400,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_requests_for_the_metrics_are_answered() {
+        for (request, is) in [
+            (&b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"[..], 200),
+            (b"GET /metrics HTTP/1.0\r\n\r\n", 200),
+            (b"GET / HTTP/1.1\r\n\r\n", 404),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+            (b"GET /metrics HTTP/1.1\r\n", 400),
+            (b"GET /metrics\r\n\r\n", 400),
+            (b"", 400),
+            (&[0xff; MOST_BYTES], 400),
+        ] {
+            assert_eq!(status(request), is, "{request:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `bellpush trace`: a program's devices on one timeline, and what a run that stands still waits for.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bellpush::nic::soft::trace::Tracing;
+use bellpush_cli::trace::{Trace, TraceError, explain, timeline};
+
+use crate::cli::CliError;
+use crate::run::{self, DeviceArgs};
+
+#[derive(Debug, clap::Args)]
+pub struct TraceArgs {
+    /// The file: Chrome trace JSON, which ui.perfetto.dev opens
+    #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
+    output: PathBuf,
+    /// Say what each queue of a trace waits for, instead of running a program
+    #[arg(long, value_name = "FILE", group = "instead", conflicts_with = "output")]
+    explain: Option<PathBuf>,
+    /// Put traces of one host together in the file, instead of running a program
+    #[arg(long, value_name = "FILE", num_args = 2.., group = "instead")]
+    merge: Vec<PathBuf>,
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// The program and its arguments
+    #[arg(
+        required_unless_present = "instead",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    #[arg(conflicts_with = "instead")]
+    command: Vec<OsString>,
+}
+
+pub fn run(args: &TraceArgs) -> Result<ExitCode, CliError> {
+    if let Some(file) = &args.explain {
+        let lines = explain(file).map_err(|error| unusable(file, &error))?;
+        let mut out = io::stdout().lock();
+        let printed = lines.iter().try_for_each(|line| writeln!(out, "{line}"));
+        return match printed {
+            // Who reads along has seen enough.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(CliError::new(format!("cannot print all: {error}"), "make room"))
+            }
+            _ => Ok(ExitCode::SUCCESS),
+        };
+    }
+    if let Some((first, others)) = args.merge.split_first() {
+        let read = |file: &PathBuf| Trace::read(file).map_err(|error| unusable(file, &error));
+        let mut trace = read(first)?;
+        for other in others {
+            trace.merge(read(other)?);
+        }
+        return write(&trace, &args.output).map(|()| ExitCode::SUCCESS);
+    }
+    let counts = args.devices.stats || args.devices.metrics.is_some();
+    let tracing = begin(&args.output, counts)?;
+    let ended = run::execute(&args.devices, &args.command, Some(&tracing))?;
+    save(&tracing, &args.output)?;
+    Ok(ended)
+}
+
+fn unusable(file: &Path, error: &TraceError) -> CliError {
+    let what = format!("{}: {error}", file.display());
+    CliError::new(what, "name a file that 'bellpush trace' or 'bench --trace' has written")
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> CliError {
+    CliError::new(format!("cannot write {}: {error}", path.display()), "name another file")
+}
+
+/// Memory for a trace that is to be in a file, which can be written; with `counts`, of queue pairs' counters as well.
+pub fn begin(path: &Path, counts: bool) -> Result<Arc<Tracing>, CliError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.open(path).map_err(|e| unwritten(path, &e))?;
+    Tracing::new(true, counts)
+        .map_err(|e| CliError::new(format!("no memory for a trace: {e}"), "make room"))
+}
+
+/// Writes down what devices did.
+pub fn save(tracing: &Tracing, path: &Path) -> Result<(), CliError> {
+    let devices = tracing.devices(true);
+    let lost: u64 = devices.iter().map(|device| device.lost[0]).sum();
+    if lost > 0 {
+        eprintln!("bellpush: trace: the oldest {lost} events are lost");
+    }
+    if tracing.refused() > 0 {
+        eprintln!("bellpush: trace: {} devices beyond the first are not in it", tracing.refused());
+    }
+    if devices.is_empty() {
+        eprintln!("bellpush: trace: no device was opened");
+    }
+    write(&timeline(&devices), path)
+}
+
+fn write(trace: &Trace, path: &Path) -> Result<(), CliError> {
+    trace.write(path).map_err(|e| unwritten(path, &e))?;
+    eprintln!("bellpush: trace: {} events in {}", trace.events.len(), path.display());
+    Ok(())
+}

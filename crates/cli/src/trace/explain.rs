@@ -1,0 +1,220 @@
+//! What each queue of a trace waits for, a line each.
+
+use std::path::Path;
+
+use bellpush::wire::cqe::Syndrome;
+
+use super::chrome::{Trace, TraceError};
+use super::ends::{CqEnd, Ends, ProgramEnd, QueueEnd};
+use super::queue::{GONE, nak};
+use crate::decode::syndrome;
+
+/// Says for each program, queue pair and CQ of a trace what happened last and what it waits for, a line each.
+///
+/// # Errors
+/// [`TraceError`].
+pub fn explain(path: &Path) -> Result<Vec<String>, TraceError> {
+    Ok(lines(&Trace::read_ends(path)?))
+}
+
+pub(super) fn lines(ends: &Ends) -> Vec<String> {
+    let mut lines = Vec::new();
+    for program in &ends.programs {
+        lines.push(plain(&said_of_program(program)));
+        for queue in ends.queues.iter().filter(|queue| queue.pid == program.pid) {
+            let peer = ends
+                .queues
+                .iter()
+                .find(|it| Some(it.qpn) == queue.peer && it.peer == Some(queue.qpn));
+            lines.push(plain(&said_of_queue(queue, peer, ends, program.end_ns)));
+        }
+        for cq in ends.cqs.iter().filter(|cq| cq.pid == program.pid) {
+            lines.extend(said_of_cq(cq).map(|line| plain(&line)));
+        }
+    }
+    lines
+}
+
+/// Text of the file's in one line.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A time before the trace's end.
+fn ago(end_ns: u64, ns: u64) -> String {
+    let ns = end_ns.saturating_sub(ns);
+    match ns {
+        0..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{} us", ns / 1000),
+        10_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+fn said_of_program(program: &ProgramEnd) -> String {
+    let ProgramEnd { name, closed, end_ns, waits, faults, lost, .. } = program;
+    let mut line = format!("{name}: {}", if *closed { "closed" } else { "not closed" });
+    for wait in waits {
+        let how = if wait.armed { "waits for an event" } else { "polls in vain" };
+        line += &format!("; thread {} {how} since {}", wait.thread, ago(*end_ns, wait.since_ns));
+    }
+    for (fault, count) in faults {
+        line += &format!("; fault {fault} of the script struck {}", times(*count));
+    }
+    if lost[0] > 0 {
+        line += &format!("; the oldest {} events are lost", lost[0]);
+    }
+    if lost[1] > 0 {
+        line += &format!("; {} objects are unknown", lost[1]);
+    }
+    line
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}
+
+fn wqes(count: u64) -> String {
+    if count == 1 { "1 WQE".into() } else { format!("{count} WQEs") }
+}
+
+fn said_of_queue(queue: &QueueEnd, peer: Option<&QueueEnd>, ends: &Ends, end_ns: u64) -> String {
+    let why = if queue.error.is_some() {
+        failed(queue)
+    } else {
+        stuck(queue, peer, end_ns).or_else(|| unpolled(queue, ends)).unwrap_or_else(|| idle(queue))
+    };
+    let QueueEnd { qpn, kind, state, last, .. } = queue;
+    let last = match &**last {
+        "" => String::new(),
+        last => format!(" (last: {last}, {} before the end)", ago(end_ns, queue.last_ns)),
+    };
+    format!("QP {qpn:#x} ({kind}, {state}): {why}{last}")
+}
+
+fn failed(queue: &QueueEnd) -> String {
+    let (index, code, vendor) = queue.error.unwrap_or_default();
+    let name =
+        Syndrome::from_code(code).map_or_else(|| format!("syndrome {code:#04x}"), syndrome::name);
+    let nak =
+        queue.nak.map_or(String::new(), |code| format!(", after the peer's NAK: {}", nak(code)));
+    format!("in error since WQE {index} ended with {name} (vendor {vendor:#04x}){nak}")
+}
+
+/// What holds the queue pair up, if anything does.
+fn stuck(queue: &QueueEnd, peer: Option<&QueueEnd>, end_ns: u64) -> Option<String> {
+    if !queue.answered {
+        return Some("its engine is in a step that does not end".into());
+    }
+    if let Some(why) = unacknowledged(queue, peer, end_ns) {
+        return Some(why);
+    }
+    let known = queue.fetched;
+    if queue.state == GONE {
+        return None;
+    }
+    if queue.posted > 0 {
+        let why = match &*queue.state {
+            "RTS" => "the NIC has not come to them".into(),
+            state => format!("the queue pair is in {state}, and sends from RTS on"),
+        };
+        return Some(format!("{} blocks are posted and not fetched: {why}", queue.posted));
+    }
+    let unrung = u64::from(queue.announced) + u64::from(queue.written);
+    if unrung > 0 {
+        let (index, posted) = (queue.next & 0xffff, known + unrung);
+        let what = match queue.announced {
+            0 => {
+                "it stands in the ring, and neither the doorbell record nor a doorbell tells of it"
+            }
+            _ => "the doorbell record tells of it, and no doorbell was rung",
+        };
+        let posted = wqes(posted);
+        return Some(format!("{posted} posted, doorbell seen for {known}: index {index}: {what}"));
+    }
+    if queue.refused > 0 {
+        let since = ago(end_ns, queue.refused_ns);
+        let refused = queue.refused;
+        return Some(format!(
+            "RNR: its own receive queue is empty; {refused} RNR NAKs sent, the last {since} before the end"
+        ));
+    }
+    let blocks = u64::from(queue.blocks);
+    if blocks > 0 && queue.unreported >= blocks && queue.done == queue.fetched {
+        return Some(format!(
+            "no credit: all {blocks} blocks of the ring are done, and none since asked for a CQE that says so"
+        ));
+    }
+    None
+}
+
+fn unacknowledged(queue: &QueueEnd, peer: Option<&QueueEnd>, end_ns: u64) -> Option<String> {
+    let oldest = queue.oldest.as_ref().filter(|_| queue.on_way > 0)?;
+    let what = format!("WQE {} ({}, {} B)", oldest.index, oldest.opcode, oldest.bytes);
+    let more = if queue.on_way > 1 {
+        format!(" and {} behind it", queue.on_way - 1)
+    } else {
+        String::new()
+    };
+    if queue.rnr > 0 {
+        let receives = peer.and_then(|peer| peer.receives);
+        let known = receives.map_or(String::new(), |n| format!(", which has {n} receives posted"));
+        let said = ago(end_ns, queue.rnr_ns);
+        return Some(format!(
+            "RNR: the peer's receive queue is empty{known}: {what}{more}, {} RNR NAKs, the last {said} before the end",
+            queue.rnr
+        ));
+    }
+    if oldest.sent_ns == 0 {
+        return Some(format!(
+            "{what}{more} fetched, and not sent: it waits for what is before it, or for room"
+        ));
+    }
+    let silent = ago(end_ns, queue.done_ns.max(oldest.sent_ns));
+    let has = |peer: &QueueEnd| {
+        let distance = peer.placed_psn.map(|psn| psn.wrapping_sub(oldest.psn) & 0xff_ffff);
+        distance.is_some_and(|distance| distance < 1 << 23)
+    };
+    let why = match peer {
+        Some(peer) if peer.state == "ERR" => "the peer is in ERR, and answers nobody",
+        Some(peer) if has(peer) => "the peer has placed it: its acknowledgement is lost",
+        Some(_) => "it has not come to the peer",
+        None => "peer silent",
+    };
+    let (timeouts, resent) = (queue.timeouts, queue.resent);
+    Some(format!(
+        "{what}{more} sent, no acknowledgement since {silent}: {why}; {timeouts} timeouts, {resent} packets sent again"
+    ))
+}
+
+fn waiting(cq: &CqEnd) -> Option<u64> {
+    cq.taken.map(|taken| cq.written.saturating_sub(taken)).filter(|&waiting| waiting > 0)
+}
+
+fn unpolled(queue: &QueueEnd, ends: &Ends) -> Option<String> {
+    let of = |number| ends.cqs.iter().find(|cq| cq.pid == queue.pid && cq.number == number);
+    let cq = queue.cqs.into_iter().filter_map(of).find(|cq| waiting(cq).is_some())?;
+    Some(format!(
+        "all that is posted is done; CQ {:#x} has {} CQEs that were not polled",
+        cq.number,
+        waiting(cq)?
+    ))
+}
+
+fn idle(queue: &QueueEnd) -> String {
+    let receives = queue.receives.map_or(String::new(), |n| format!(", {n} receives posted"));
+    let QueueEnd { done, placed, .. } = queue;
+    format!("waits for nothing: {} done, {placed} messages placed{receives}", wqes(*done))
+}
+
+fn said_of_cq(cq: &CqEnd) -> Option<String> {
+    let CqEnd { number, entries, written, .. } = cq;
+    if cq.overran {
+        return Some(format!(
+            "CQ {number:#x}: overran: {written} CQEs written, {entries} entries, not polled in time"
+        ));
+    }
+    let waiting = waiting(cq)?;
+    let full = if waiting >= *entries && *entries > 0 { "full: " } else { "" };
+    Some(format!("CQ {number:#x}: {full}{waiting} of {written} CQEs written and not polled"))
+}

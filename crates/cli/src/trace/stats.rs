@@ -1,0 +1,94 @@
+//! Counters of devices and queue pairs, for people and for Prometheus.
+
+use std::fmt::Write;
+
+use bellpush::nic::soft::trace::{DeviceTrace, Kind};
+
+/// Kinds of events that are counters, with their names in Prometheus.
+const KINDS: [(Kind, &str); 16] = [
+    (Kind::Doorbell, "doorbells"),
+    (Kind::Fetched, "wqes_fetched"),
+    (Kind::Done, "wqes_done"),
+    (Kind::Sent, "messages_sent"),
+    (Kind::Placed, "messages_placed"),
+    (Kind::Cqe, "cqes"),
+    (Kind::Resent, "packets_resent"),
+    (Kind::Timeout, "timeouts"),
+    (Kind::RnrGot, "rnr_naks_received"),
+    (Kind::RnrSent, "rnr_naks_sent"),
+    (Kind::NakGot, "naks_received"),
+    (Kind::NakSent, "naks_sent"),
+    (Kind::State, "state_changes"),
+    (Kind::Connected, "connections"),
+    (Kind::Arrived, "long_messages_begun"),
+    (Kind::SentLast, "long_messages_sent"),
+];
+
+fn device_name(device: &DeviceTrace) -> String {
+    let DeviceTrace { program, pid, index, place, .. } = device;
+    format!("{program} {pid}, mlx5_{index} ({place})")
+}
+
+/// What devices and queue pairs count, but for zeros.
+pub fn text(devices: &[DeviceTrace]) -> String {
+    let mut text = String::new();
+    let mut line = |head: &str, counters: &[(&str, u64)]| {
+        let counted = counters.iter().filter(|(_, n)| *n > 0);
+        let words: Vec<_> =
+            counted.map(|(name, n)| format!("{} {n}", name.replace('_', " "))).collect();
+        let words = if words.is_empty() { "nothing".into() } else { words.join(", ") };
+        writeln!(text, "{head}: {words}").expect("a string takes all");
+    };
+    for device in devices {
+        line(&device_name(device), &device.counters);
+        for qp in &device.qps {
+            let mut counters: Vec<_> =
+                KINDS.iter().map(|&(kind, name)| (name, qp.of(kind))).collect();
+            counters.extend([("bytes", qp.bytes), ("error_cqes", qp.errors)]);
+            line(&format!("  QP {:#x}", qp.qpn), &counters);
+        }
+    }
+    text
+}
+
+/// A label's value (Prometheus, "Exposition formats").
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// What devices and queue pairs count, as Prometheus reads it.
+pub fn prometheus(devices: &[DeviceTrace]) -> String {
+    let mut text = String::new();
+    let mut family = |name: &str, samples: Vec<(String, u64)>| {
+        if samples.is_empty() {
+            return;
+        }
+        writeln!(text, "# TYPE bellpush_{name}_total counter").expect("a string takes all");
+        for (labels, value) in samples {
+            writeln!(text, "bellpush_{name}_total{{{labels}}} {value}")
+                .expect("a string takes all");
+        }
+    };
+    let labels = |device: &DeviceTrace| {
+        let DeviceTrace { program, pid, index, .. } = device;
+        format!("program=\"{}\",pid=\"{pid}\",device=\"mlx5_{index}\"", quoted(program))
+    };
+    let names: Vec<_> = devices.first().map_or(Vec::new(), |device| device.counters.clone());
+    for (nth, (name, _)) in names.iter().enumerate() {
+        let of = |device: &DeviceTrace| (labels(device), device.counters[nth].1);
+        family(name, devices.iter().map(of).collect());
+    }
+    let mut of_qps = |name: &str, value: &dyn Fn(&bellpush::nic::soft::trace::QpCounts) -> u64| {
+        let all = devices.iter().flat_map(|device| device.qps.iter().map(move |qp| (device, qp)));
+        let sample = |(device, qp): (&DeviceTrace, &bellpush::nic::soft::trace::QpCounts)| {
+            (format!("{},qp=\"{:#x}\"", labels(device), qp.qpn), value(qp))
+        };
+        family(&format!("qp_{name}"), all.map(sample).collect());
+    };
+    for (kind, name) in KINDS {
+        of_qps(name, &|qp| qp.of(kind));
+    }
+    of_qps("bytes", &|qp| qp.bytes);
+    of_qps("error_cqes", &|qp| qp.errors);
+    text
+}
