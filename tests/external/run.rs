@@ -15,9 +15,15 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// A shell's lines on a software device, with temporary files in a folder.
 fn shell(folder: &Path, lines: &str) -> Running {
+    shell_with(&[], folder, lines)
+}
+
+/// The same, with options of `bellpush run`.
+fn shell_with(options: &[&str], folder: &Path, lines: &str) -> Running {
     LazyLock::force(&OBJECT);
     let mut run = Command::new(bellpush());
-    run.args(["run", "--", "sh", "-c", lines]).env("TMPDIR", folder).env("FOLDER", folder);
+    run.arg("run").args(options).args(["--", "sh", "-c", lines]);
+    run.env("TMPDIR", folder).env("FOLDER", folder);
     Running::spawn(&mut run)
 }
 
@@ -75,13 +81,20 @@ fn what_its_program_has_started_does_not_keep_a_killed_runs_directory() {
 #[test]
 fn signals_are_the_programs() {
     let _alone = alone();
-    for (signal, number) in
-        [(Signal::SIGINT, 2), (Signal::SIGTERM, 15), (Signal::SIGUSR1, 10), (Signal::SIGUSR2, 12)]
-    {
+    let served: &[&str] = &["--metrics=0"];
+    for (options, signal, number) in [
+        (&[][..], Signal::SIGINT, 2),
+        (&[], Signal::SIGTERM, 15),
+        (&[], Signal::SIGUSR1, 10),
+        (&[], Signal::SIGUSR2, 12),
+        // Another thread of `bellpush run` takes none of them.
+        (served, Signal::SIGINT, 2),
+        (served, Signal::SIGTERM, 15),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let lines =
             format!("trap 'exit 7' {number}; touch $FOLDER/ready; while :; do sleep 0.05; done");
-        let run = shell(folder.path(), &lines);
+        let run = shell_with(options, folder.path(), &lines);
         until("the program", || folder.path().join("ready").exists());
         // It is `bellpush run` that is signalled.
         kill(Pid::from_raw(run.id() as i32), signal).unwrap();

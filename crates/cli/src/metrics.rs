@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bellpush::nic::soft::trace::Tracing;
 use bellpush_cli::trace::stats;
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::cli::CliError;
 
@@ -35,7 +36,12 @@ pub fn serve(port: u16, tracing: &Arc<Tracing>) -> Result<(), CliError> {
             }
         }
     };
-    thread::Builder::new().name("bellpush-metrics".into()).spawn(answer).map_err(refused)?;
+    // Signals are for the thread that waits for the program: this one begins, and stays, without any.
+    let before =
+        SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| refused(e.into()))?;
+    let spawned = thread::Builder::new().name("bellpush-metrics".into()).spawn(answer);
+    before.thread_set_mask().map_err(|e| refused(e.into()))?;
+    spawned.map_err(refused)?;
     Ok(())
 }
 
@@ -44,6 +50,7 @@ fn answer(mut stream: TcpStream, tracing: &Tracing) -> io::Result<()> {
     let request = request(&mut stream)?;
     let (status, body) = match status(&request) {
         200 => ("200 OK", stats::prometheus(&tracing.devices(false))),
+        403 => ("403 Forbidden", "ask for 127.0.0.1 or localhost\n".into()),
         404 => ("404 Not Found", "see /metrics\n".into()),
         405 => ("405 Method Not Allowed", "GET\n".into()),
         _ => ("400 Bad Request", "an HTTP request of up to 4 KiB\n".into()),
@@ -79,6 +86,18 @@ fn request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a request is for this machine's loopback interface by name: a page of another name that resolves to it
+/// reads nothing.
+fn is_for_here(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let mut hosts = text.split("\r\n").skip(1).filter_map(|line| line.strip_prefix("host:"));
+    hosts.all(|host| {
+        let host = host.trim();
+        let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
+        matches!(name, "127.0.0.1" | "localhost")
+    })
+}
+
 /// What a request is answered with.
 fn status(request: &[u8]) -> u16 {
     let whole = request.windows(4).any(|four| four == b"\r\n\r\n");
@@ -87,6 +106,7 @@ fn status(request: &[u8]) -> u16 {
     match words[..] {
         [method, path, version] if whole && version.starts_with(b"HTTP/1.") => match (method, path)
         {
+            _ if !is_for_here(request) => 403,
             (b"GET", b"/metrics") => 200,
             (b"GET", _) => 404,
             _ => 405,
@@ -102,7 +122,9 @@ mod tests {
     #[test]
     fn only_whole_requests_for_the_metrics_are_answered() {
         for (request, is) in [
-            (&b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"[..], 200),
+            (&b"GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n"[..], 200),
+            (b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 200),
+            (b"GET /metrics HTTP/1.1\r\nHost: example.org:9464\r\n\r\n", 403),
             (b"GET /metrics HTTP/1.0\r\n\r\n", 200),
             (b"GET / HTTP/1.1\r\n\r\n", 404),
             (b"POST /metrics HTTP/1.1\r\n\r\n", 405),

@@ -1,9 +1,9 @@
 //! The file: the JSON of Chrome's trace viewer ("Trace Event Format"), which Perfetto reads.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use serde::de::IgnoredAny;
@@ -200,7 +200,12 @@ impl Trace {
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let mut out = BufWriter::new(options.open(path)?);
+        let file = options.open(path)?;
+        // The mode above is a new file's alone.
+        if file.metadata()?.is_file() {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        let mut out = BufWriter::new(file);
         self.write_to(&mut out)?;
         out.flush()
     }
@@ -210,7 +215,9 @@ impl Trace {
     /// # Errors
     /// The system's.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        write!(out, "{{\"displayTimeUnit\":\"{}\",\"traceEvents\":[", self.unit)?;
+        out.write_all(b"{\"displayTimeUnit\":")?;
+        serde_json::to_writer(&mut *out, &self.unit)?;
+        out.write_all(b",\"traceEvents\":[")?;
         for (nth, event) in self.events.iter().enumerate() {
             out.write_all(if nth == 0 { b"\n" } else { b",\n" })?;
             serde_json::to_writer(&mut *out, event)?;

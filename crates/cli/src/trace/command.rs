@@ -86,7 +86,7 @@ pub fn begin(path: &Path, counts: bool) -> Result<Arc<Tracing>, CliError> {
 /// Writes down what devices did.
 pub fn save(tracing: &Tracing, path: &Path) -> Result<(), CliError> {
     let devices = tracing.devices(true);
-    let lost: u64 = devices.iter().map(|device| device.lost[0]).sum();
+    let lost = devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.lost[0]));
     if lost > 0 {
         eprintln!("bellpush: trace: the oldest {lost} events are lost");
     }

@@ -9,6 +9,9 @@ use super::ends::{CqEnd, Ends, ProgramEnd, QueueEnd};
 use super::queue::{GONE, nak};
 use crate::decode::syndrome;
 
+/// What has been going on for less than this when a trace ends stands still for no reason.
+const SOON_NS: u64 = 100_000_000;
+
 /// Says for each program, queue pair and CQ of a trace what happened last and what it waits for, a line each.
 ///
 /// # Errors
@@ -79,7 +82,8 @@ fn wqes(count: u64) -> String {
 }
 
 fn said_of_queue(queue: &QueueEnd, peer: Option<&QueueEnd>, ends: &Ends, end_ns: u64) -> String {
-    let why = if queue.error.is_some() {
+    // A DCI goes on after an error of one peer.
+    let why = if queue.error.is_some() && queue.state != "RTS" {
         failed(queue)
     } else {
         stuck(queue, peer, end_ns).or_else(|| unpolled(queue, ends)).unwrap_or_else(|| idle(queue))
@@ -115,6 +119,9 @@ fn stuck(queue: &QueueEnd, peer: Option<&QueueEnd>, end_ns: u64) -> Option<Strin
     }
     if queue.posted > 0 {
         let why = match &*queue.state {
+            "RTS" if end_ns.saturating_sub(queue.last_ns) < SOON_NS => {
+                "the NIC had not come to them when the trace ended".into()
+            }
             "RTS" => "the NIC has not come to them".into(),
             state => format!("the queue pair is in {state}, and sends from RTS on"),
         };
@@ -122,7 +129,7 @@ fn stuck(queue: &QueueEnd, peer: Option<&QueueEnd>, end_ns: u64) -> Option<Strin
     }
     let unrung = u64::from(queue.announced) + u64::from(queue.written);
     if unrung > 0 {
-        let (index, posted) = (queue.next & 0xffff, known + unrung);
+        let (index, posted) = (queue.next & 0xffff, known.saturating_add(unrung));
         let what = match queue.announced {
             0 => {
                 "it stands in the ring, and neither the doorbell record nor a doorbell tells of it"
@@ -170,13 +177,16 @@ fn unacknowledged(queue: &QueueEnd, peer: Option<&QueueEnd>, end_ns: u64) -> Opt
             "{what}{more} fetched, and not sent: it waits for what is before it, or for room"
         ));
     }
-    let silent = ago(end_ns, queue.done_ns.max(oldest.sent_ns));
+    let since = end_ns.saturating_sub(queue.done_ns.max(oldest.sent_ns));
+    let silent = ago(since, 0);
     let has = |peer: &QueueEnd| {
         let distance = peer.placed_psn.map(|psn| psn.wrapping_sub(oldest.psn) & 0xff_ffff);
         distance.is_some_and(|distance| distance < 1 << 23)
     };
     let why = match peer {
         Some(peer) if peer.state == "ERR" => "the peer is in ERR, and answers nobody",
+        Some(peer) if peer.state == GONE => "the peer was destroyed",
+        _ if queue.timeouts == 0 && since < SOON_NS => "it was under way when the trace ended",
         Some(peer) if has(peer) => "the peer has placed it: its acknowledgement is lost",
         Some(_) => "it has not come to the peer",
         None => "peer silent",
@@ -203,7 +213,10 @@ fn unpolled(queue: &QueueEnd, ends: &Ends) -> Option<String> {
 
 fn idle(queue: &QueueEnd) -> String {
     let receives = queue.receives.map_or(String::new(), |n| format!(", {n} receives posted"));
-    let QueueEnd { done, placed, .. } = queue;
+    let QueueEnd { done, placed, state, .. } = queue;
+    if state.is_empty() && *done == 0 && *placed == 0 {
+        return "nothing is known of it: its events are lost".into();
+    }
     format!("waits for nothing: {} done, {placed} messages placed{receives}", wqes(*done))
 }
 

@@ -89,7 +89,7 @@ impl Queue {
     /// In flight: messages that were taken and are not done, and their bytes.
     pub(super) fn in_flight(&self) -> (u64, u64) {
         let flying = self.open.iter().filter(|it| it.fetched != 0 && it.done == 0);
-        flying.fold((0, 0), |(n, bytes), it| (n + 1, bytes + it.bytes))
+        flying.fold((0, 0), |(n, bytes): (u64, u64), it| (n + 1, bytes.saturating_add(it.bytes)))
     }
 
     /// Takes an event of it.
@@ -105,6 +105,8 @@ impl Queue {
                 return;
             }
             Kind::QpMade => {
+                // A number may be used again: nothing of the queue pair before is this one's.
+                self.moved(QpState::Reset as u64);
                 self.gone = false;
                 let kind = KINDS.get(usize::from(aux)).copied().unwrap_or("?");
                 self.end.kind = kind.into();
@@ -115,6 +117,8 @@ impl Queue {
             Kind::State => self.moved(b),
             Kind::Doorbell => {
                 self.producer = self.producer.max(b);
+                // What an earlier look found unannounced may be what this one tells of.
+                (self.end.announced, self.end.written) = (0, 0);
                 if self.rung.len() == MOST_RUNG {
                     self.rung.pop_front();
                 }
@@ -145,7 +149,8 @@ impl Queue {
                     message.resent += 1;
                 }
             }
-            Kind::Timeout => self.end.timeouts += 1,
+            // A peer that says that it is not ready is not silent.
+            Kind::Timeout => (self.end.timeouts, self.end.rnr) = (self.end.timeouts + 1, 0),
             Kind::RnrGot => (self.end.rnr, self.end.rnr_ns) = (self.end.rnr + 1, ts_ns),
             Kind::NakGot => self.end.nak = Some(a),
             Kind::RnrSent => {
@@ -198,7 +203,7 @@ impl Queue {
         // Of the ring; others have no doorbell that tells of them alone.
         let rung = if source == 0 { self.rung_at(position) } else { 0 };
         if source == 0 {
-            self.taken = self.taken.max(position + blocks);
+            self.taken = self.taken.max(position.saturating_add(blocks));
         }
         self.end.fetched += 1;
         self.end.unreported += blocks;
@@ -211,13 +216,14 @@ impl Queue {
     fn done(&mut self, ts_ns: u64, index: u16, [opcode, bytes]: [u64; 2]) {
         self.end.done += 1;
         self.end.done_ns = ts_ns;
-        (self.end.timeouts, self.end.rnr, self.end.resent) = (0, 0, 0);
+        (self.end.timeouts, self.end.rnr, self.end.resent, self.end.nak) = (0, 0, 0, None);
         let at = self.open.iter().position(|it| it.index == index && it.done == 0);
         let at = at.unwrap_or_else(|| {
             // Carried out without being taken one by one.
-            let position = self.taken + u64::from(index.wrapping_sub(self.taken as u16));
+            let ahead = u64::from(index.wrapping_sub(self.taken as u16));
+            let position = self.taken.saturating_add(ahead);
             let rung = self.rung_at(position);
-            self.taken = position + 1;
+            self.taken = position.saturating_add(1);
             self.end.fetched += 1;
             self.end.unreported += 1;
             let signaled = true;

@@ -359,6 +359,33 @@ fn what_is_no_trace_is_refused() {
     assert!(explain(Path::new("/nowhere")).is_err());
 }
 
+#[test]
+fn numbers_of_any_size_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let mut bed = Bed::new("");
+    bed.write(Flags::SIGNALLED);
+    bed.steps(20);
+    let mut whole = Vec::new();
+    bed.trace().write_to(&mut whole).unwrap();
+    let mut trace: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+    let ends = &mut trace["otherData"];
+    for queue in ends["queues"].as_array_mut().unwrap() {
+        for count in ["fetched", "sent", "done", "completed", "unreported", "placed"] {
+            queue[count] = u64::MAX.into();
+        }
+        (queue["posted"], queue["on_way"]) = (0.into(), 0.into());
+        (queue["announced"], queue["written"]) = (1.into(), 1.into());
+        queue["oldest"] = serde_json::Value::Null;
+    }
+    std::fs::write(&file, serde_json::to_vec(&trace).unwrap()).unwrap();
+    let lines = explain(&file).unwrap();
+    assert!(
+        lines.iter().any(|line| line.contains("18446744073709551615 WQEs posted")),
+        "{lines:?}"
+    );
+}
+
 /// What a trace costs a message both of whose ends take turns on one core: the least of many short stretches.
 #[test]
 #[ignore = "measures"]

@@ -168,7 +168,10 @@ impl<'a> Drawing<'a> {
             }
             Kind::Cqe => {
                 let cq = a as u32 & 0xff_ffff;
-                self.cq(cq).written += 1;
+                let end = self.cq(cq);
+                end.written += 1;
+                // How many were not taken is known of the last look alone.
+                end.taken = end.taken.map(|taken| taken.saturating_add(1));
                 let track = self.track(Track::Cq(cq));
                 let event = Event::new('i', cqe(a), track, mark.ts_ns).of("cqe");
                 let event = Event { s: Some("t".into()), ..event };
@@ -308,7 +311,8 @@ impl<'a> Drawing<'a> {
             let name = if came.answers { "answers" } else { "placed" };
             // A packet alone is an instant, and an arrow ends at no slice that has no length.
             let event =
-                Event::slice(name, track, (came.from, came.to.max(came.from + 1))).of(flows::TO);
+                Event::slice(name, track, (came.from, came.to.max(came.from.saturating_add(1))))
+                    .of(flows::TO);
             let flow = flows::name(queue.end.qpn, came.psn);
             self.events.push(event.with("bytes", came.bytes).with(flows::FLOW, flow));
         }
