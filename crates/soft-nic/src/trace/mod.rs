@@ -47,7 +47,7 @@ macro_rules! kinds {
 kinds! {
     /// The engine learned of more blocks. `a` was its producer index, `b` is it now.
     Doorbell = "doorbells",
-    /// A WQE was taken. `aux` index, `a` position or ticket, `b` opcode, source and blocks ([`fetched`]).
+    /// A WQE was taken. `aux` index, `a` position or ticket, `b` opcode, source and blocks (`fetched`).
     Fetched = "wqes fetched",
     /// The first packet of a message was built. `aux` index, `a` peer's queue pair, `b` PSN and bytes.
     Sent = "messages sent",
@@ -55,7 +55,7 @@ kinds! {
     SentLast = "long messages sent",
     /// A WQE is complete: acknowledged, or sent where nobody acknowledges. `aux` index, `a` opcode, `b` bytes.
     Done = "wqes done",
-    /// A CQE was written. `aux` WQE's index, `a` CQ, opcode, syndrome, vendor error ([`cqe`]), `b` bytes.
+    /// A CQE was written. `aux` WQE's index, `a` CQ, opcode, syndrome, vendor error (`cqe`), `b` bytes.
     Cqe = "cqes",
     /// A packet was built again. `a` its PSN.
     Resent = "packets resent",
@@ -86,7 +86,7 @@ kinds! {
     /// It found something.
     WaitEnds = "waits",
     /// A look at a queue pair: `aux` record's index; `a` posted and taken; `b` state, on its way, announced, written
-    /// ([`look_send`]).
+    /// ([`SendLook`]).
     LookSend = "looks at sends",
     /// A look at its receives: `a` posted, `b` taken.
     LookReceives = "looks at receives",
