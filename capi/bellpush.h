@@ -36,7 +36,8 @@ const char *bellpush_code_name(int code);
  *
  * A context is a GPU with a NIC. An endpoint is one end of a connection: a path (README.md), a region of the program's
  * memory, and a peer's region. Both ends are made with one path; each gives the other its address, by any means that
- * the program has. Any thread may call; calls of one endpoint take turns. The child of a fork has neither: its calls
+ * the program has. Any thread may call; calls of one endpoint take turns. A
+ * close comes once, after all other calls have returned, and the handle is then gone. The child of a fork has neither: its calls
  * are refused, and its close does nothing. */
 
 typedef struct bellpush_context bellpush_context;
@@ -75,7 +76,8 @@ int bellpush_endpoint_address(const bellpush_endpoint *endpoint, char *address, 
 int bellpush_endpoint_connect(bellpush_endpoint *endpoint, const char *address);
 
 /* Queues a write of `bytes` bytes at offset `from` of this region to offset `to` of the peer's; put_signal then adds
- * `add` to the 8-byte word at `word` of the peer's region: who sees the sum sees the bytes. get reads from the peer's.
+ * `add` to the 8-byte word at `word` of the peer's region, whose address is a multiple of 8: who sees the sum sees the
+ * bytes. get reads from the peer's.
  * CUDA: it begins after the work that `stream` (a cudaStream_t, NULL for the default stream) has queued so far, and
  * later work of `stream` begins after it was posted. Host: `stream` is NULL. The bytes stay until bellpush_quiet. */
 int bellpush_put(bellpush_endpoint *endpoint, uint64_t to, uint64_t from, uint64_t bytes, void *stream);

@@ -157,6 +157,7 @@ class Endpoint:
         an 8-byte word of it, to which `add` is added behind the bytes. Ordered on torch's or CuPy's
         current stream."""
         stream = _Memory(self._region, True).stream
+        _whole(to, source, count, 0 if signal is None else signal)
         if signal is None:
             code = self._library.bellpush_put(self._end, to, source, count, stream)
         else:
@@ -166,6 +167,7 @@ class Endpoint:
     def get(self, to, source, count):
         """Queues a read of `count` bytes at offset `source` of the peer's region to offset `to` here."""
         stream = _Memory(self._region, True).stream
+        _whole(to, source, count)
         _check(self._library, self._library.bellpush_get(self._end, to, source, count, stream))
 
     def quiet(self):
@@ -300,6 +302,13 @@ class Communicator:
             self.leave()
 
 
+def _whole(*values):
+    """Refuses what C's uint64_t would take for another number."""
+    for value in values:
+        if not 0 <= value < 1 << 64:
+            raise ValueError(f"{value} is no offset or length")
+
+
 class _Memory:
     """Address, length and type of a tensor's or array's elements, and the stream that they are used on."""
 
@@ -337,6 +346,8 @@ class _Memory:
         self.address, readonly = interface["data"]
         if readonly and written:
             raise ValueError("the array is read-only")
+        if interface["typestr"][0] == ">":
+            raise ValueError("the array's numbers are big-endian")
         kind, size = interface["typestr"][1], int(interface["typestr"][2:])
         self.count = 1
         for length in interface["shape"]:

@@ -10,11 +10,13 @@ set -euo pipefail
 readonly ROOT=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
 readonly VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
 
-# A folder in $work that goes with this script; what is packaged can be read by all.
+# What is installed can be read by all.
+umask 022
+
+# A folder in $work that goes with this script.
 scratch() {
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  umask 022
 }
 
 die() {

@@ -244,6 +244,10 @@ impl End {
             std::mem::forget(self);
             return Ok(());
         }
+        if !self.gpu.is_host() {
+            // What is queued behind the program's own work gets its time; whether it ended is looked at next.
+            let _ = self.stream.synchronize(LANES);
+        }
         if at_rest(&self.stream, LANES) {
             return Ok(());
         }

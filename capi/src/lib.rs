@@ -20,7 +20,10 @@ thread_local! {
 fn tell(text: String) {
     // A NUL ends the message for C.
     let text: Vec<u8> = text.into_bytes().into_iter().take_while(|&b| b != 0).collect();
-    ERROR.with_borrow_mut(|error| *error = CString::new(text).unwrap_or_default());
+    // A thread that is ending may have no place for it any more.
+    let keep =
+        |error: &RefCell<CString>| *error.borrow_mut() = CString::new(text).unwrap_or_default();
+    let _ = ERROR.try_with(keep);
 }
 
 /// Executes a call and turns its failure, or a panic, into a code and a message.
@@ -140,7 +143,7 @@ pub unsafe extern "C" fn bellpush_leave(comm: *mut Comm) {
 /// `bellpush_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bellpush_error() -> *const c_char {
-    ERROR.with_borrow(|error| error.as_ptr())
+    ERROR.try_with(|error| error.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// `bellpush_code_name`.

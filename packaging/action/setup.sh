@@ -9,12 +9,12 @@ if [[ -z $deb ]]; then
   deb=$(echo "$RUNNER_TEMP"/bellpush/bellpush_*.deb)
 fi
 $sudo apt-get update -qq
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "$(realpath "$deb")" ibverbs-providers ibverbs-utils >/dev/null
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "$(realpath "$deb")" ibverbs-providers ibverbs-utils perftest >/dev/null
 # On one line, as the file of the environment wants it.
 options=$(tr '\n' ' ' <<<"${BELLPUSH_OPTIONS:-{\}}")
 # Options that are wrong end here, and not in somebody's program.
 LD_PRELOAD=/usr/lib/bellpush/libbellpush_shim.so BELLPUSH_PRELOAD=$options ibv_devinfo >/dev/null
 {
-  echo "LD_PRELOAD=/usr/lib/bellpush/libbellpush_shim.so"
+  echo "LD_PRELOAD=/usr/lib/bellpush/libbellpush_shim.so${LD_PRELOAD:+:$LD_PRELOAD}"
   echo "BELLPUSH_PRELOAD=$options"
 } >>"$GITHUB_ENV"

@@ -388,7 +388,11 @@ impl Endpoint {
 
     /// Checks an atomic's word, and whether the NIC has atomics.
     fn atomic(&self, peer: &Address, word: Remote) -> Result<(), Error> {
-        if !word.0.is_multiple_of(8) {
+        // A NIC refuses a word by its address, with which the queue pair ends.
+        let address = peer.iova.wrapping_add(word.0);
+        let by_nic = !matches!(self.inner, Inner::Tcp(_));
+        let stands = if by_nic { address } else { word.0 };
+        if !stands.is_multiple_of(8) {
             return Err(Error::Misaligned { offset: word.0 });
         }
         within("remote", word.0, 8, peer.bytes)?;

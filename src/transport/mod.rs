@@ -99,7 +99,9 @@ pub enum Error {
         most: u64,
     },
     /// A word for an atomic, at a place where none can be.
-    #[error("the 8-byte word at offset {offset} of the peer's region is not at a multiple of 8")]
+    #[error(
+        "the 8-byte word at offset {offset} of the peer's region is not at an address that is a multiple of 8"
+    )]
     Misaligned {
         /// Its place.
         offset: u64,

@@ -25,6 +25,11 @@ def sends(path, a, b, view):
                 raise SystemExit("a wrong call was taken")
             except bellpush.Error as error:
                 assert error.code == -1, error
+        try:
+            near.put(1 << 64, 0, 8)
+            raise SystemExit("an offset of more than 64 bits was taken")
+        except ValueError:
+            pass
         if path == "push/kernel":
             assert len(near.device()) == 192 and near.reach == "system" and not context.strict
         near.close()
@@ -39,6 +44,18 @@ def sends(path, a, b, view):
 kind = ctypes.c_ubyte * 4096
 for path in ("push/inband", "push/kernel", "pull/kernel", "staged/cpu"):
     sends(path, kind(*[i % 251 for i in range(2000)]), kind(), lambda region: region)
+odd = (ctypes.c_ubyte * 4088).from_buffer(kind(), 1)
+with bellpush.open(executor="host") as context:
+    near, far = bellpush.pair(context, "push/kernel", kind(), odd, timeout_s=30)
+    try:
+        near.put(to=0, source=0, count=8, signal=8)
+        raise SystemExit("a word at an odd address was taken")
+    except bellpush.Error as error:
+        assert error.code == -1 and "multiple of 8" in str(error), error
+    near.put(to=0, source=0, count=8, signal=15)
+    near.quiet()
+    near.close()
+    far.close()
 rows = bellpush.bench("--sizes", "8", "--messages", "50", frame=False)
 assert all(row["verified"] for row in rows) and len(rows) > 5, rows
 try:
