@@ -21,10 +21,10 @@ measured() {
 took() { LC_ALL=C awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "== %.1f s\n", b - a }'; }
 
 bare_debian "$folder"
-cp "$deb" "$root/root/"
+cp "$deb" "$root/srv/"
 begin=$EPOCHREALTIME
 measured "apt-get update && apt-get install ./$name perftest" inside "
-  cd /root
+  cd /srv
   apt-get update -qq
   apt-get install -qq -y ./$name perftest >apt.log 2>&1 || { tail -n 5 apt.log; exit 1; }"
 measured 'bellpush run -- ib_write_bw & bellpush run -- ib_write_bw 127.0.0.1' inside '
@@ -50,14 +50,14 @@ measured "the rest of the package" inside '
   zcat /usr/share/doc/bellpush/THIRD-PARTY.gz | grep "^clap "
   ! ldd /usr/bin/bellpush /usr/lib/*/libbellpush_c.so /usr/lib/bellpush/*.so | grep "not found"
   dpkg --verify bellpush' --net
-mkdir "$root/root/try"
-cp "$here"/example/* "$root/root/try/"
+mkdir "$root/srv/try"
+cp "$here"/example/* "$root/srv/try/"
 measured "apt-get install g++ cmake make pkg-config" inside '
-  cd /root
+  cd /srv
   apt-get install -qq -y --no-install-recommends g++ cmake make pkg-config libc6-dev >apt.log 2>&1 ||
     { tail -n 5 apt.log; exit 1; }'
 measured "packaging/example by pkg-config and CMake" inside '
-  cd /root/try
+  cd /srv/try
   cc -Wall -Werror endpoint.c $(pkg-config --cflags --libs bellpush) -o by-pkg-config
   ./by-pkg-config
   cmake -S . -B build >/tmp/log && cmake --build build >/tmp/log || { cat /tmp/log; exit 1; }
@@ -65,11 +65,11 @@ measured "packaging/example by pkg-config and CMake" inside '
 measured "apt-get purge bellpush" inside '
   apt-get purge -qq -y bellpush >/dev/null 2>&1
   ! find /usr /etc /opt -name "*bellpush*" | grep .' --net
-cp "$here/action/setup.sh" "$root/root/"
+cp "$here/action/setup.sh" "$root/srv/"
 measured "packaging/action/setup.sh, and what a later step of a job has" inside "
-  cd /root
-  BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"devices\": 2}' GITHUB_ENV=/root/env ./setup.sh
+  cd /srv
+  BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"devices\": 2}' GITHUB_ENV=/srv/env ./setup.sh
   (while read -r line; do export \"\$line\"; done <env; ibv_devices | grep mlx5_1)
-  ! BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"colour\": 2}' GITHUB_ENV=/root/other ./setup.sh
+  ! BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"colour\": 2}' GITHUB_ENV=/srv/other ./setup.sh
   test ! -e other"
 printf '== all of it went well\n'
