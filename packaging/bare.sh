@@ -17,7 +17,8 @@ bare_debian() {
   # Deb822's line, then the old form's.
   mirror=$(sed -n 's|^URIs: *\(http[^ ]*/debian\)/*$|\1|p; s|^deb \(http[^ ]*/debian\)/* .*|\1|p' \
     /etc/apt/sources.list.d/* /etc/apt/sources.list 2>/dev/null | head -n 1) || true
-  mirror=${BELLPUSH_DEBIAN_MIRROR:-${mirror:-http://deb.debian.org/debian}}
+  mirror=${BELLPUSH_DEBIAN_MIRROR:-$mirror}
+  [[ -n $mirror || -n ${BELLPUSH_DEBIAN:-} ]] || die "apt has no Debian mirror; name one in BELLPUSH_DEBIAN_MIRROR"
   root=$folder/debian
   [[ ! -e $root ]] || die "$root is there already"
   trap 'rm -rf --one-file-system "$root"' EXIT
@@ -40,6 +41,6 @@ inside() {
   timeout --kill-after=10 300 unshare --mount --propagation private --pid --fork --kill-child "${@:2}" bash -c '
     mount -t proc proc "$0/proc" && mount -t tmpfs -o mode=1777 tmpfs "$0/dev/shm" || exit
     ip link set lo up 2>/dev/null
-    exec chroot "$0" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive \
+    exec chroot "$0" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv DEBIAN_FRONTEND=noninteractive \
       LANG=C.UTF-8 bash -euo pipefail -c "$1"' "$root" "$1"
 }
