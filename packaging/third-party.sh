@@ -20,12 +20,20 @@ printf 'bellpush contains these crates, by the first of their licences that bell
 while IFS='|' read -r crate licence; do
   name=${crate% v*} version=${crate##* v}
   printf '%s %s: %s\n' "$name" "$version" "${licence:-as its file says}"
+  found=
   for file in "$sources"/*/"$name-$version"/{LICEN[CS]E,LICEN[CS]E[-.]*,COPYING*,UNLICENSE}; do
     [[ -f $file ]] || continue
+    found=1
     sum=$(sha256sum <"$file" | cut -c -16)
     [[ -e $texts/$sum ]] || cp "$file" "$texts/$sum"
     printf '%s %s (%s)\n' "$name" "$version" "${file##*/}" >>"$texts/$sum.of"
   done
+  # A crate whose package has no text is under the one that it names; ours is MIT's, but for who has the rights.
+  if [[ -z $found ]]; then
+    [[ $licence == *MIT* ]] || { printf 'no text of the licence of %s: %s\n' "$name" "$licence" >&2; exit 1; }
+    sed "s/^Copyright .*/Copyright (c) the authors of $name/" LICENSE-MIT >"$texts/no-file-$name"
+    printf '%s %s (MIT, without a file of its own)\n' "$name" "$version" >>"$texts/no-file-$name.of"
+  fi
 done <<<"$crates"
 for list in "$texts"/*.of; do
   printf '\n---- '
