@@ -32,6 +32,13 @@ fn a_wheel_expects_no_library_of_verbs_and_the_library_no_feature_of_the_program
 }
 
 #[test]
+fn a_packaged_program_is_told_whether_its_sources_are_the_commits() {
+    let told = door("cargo() { echo \"$BELLPUSH_PACKAGED\"; }; package deb /to");
+    let told = told.lines().next().unwrap_or_default();
+    assert!(["clean", "dirty"].contains(&told), "{told}");
+}
+
+#[test]
 fn another_kind_is_refused_before_anything_is_built() {
     for wrong in [&["package", "rpm"][..], &["package"], &["package", "deb", "a", "b"]] {
         let out = Command::new(root().join("x")).args(wrong).output().unwrap();

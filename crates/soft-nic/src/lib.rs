@@ -232,7 +232,8 @@ impl SoftNic {
         });
     }
 
-    /// What the NIC has done so far.
+    /// What the NIC has done so far. An engine counts what it does in a step at the step's end, when CQEs of it may have
+    /// been seen already.
     pub fn counters(&self) -> Counters {
         let mut all = self.device.counters.read();
         self.device.engines.iter().for_each(|seat| all += seat.counters.read());

@@ -22,11 +22,25 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const UNKNOWN: &str = "unknown";
 
+/// Whether a packaged program's sources were `clean` or `dirty`; `None` of one that was built for use beside them.
+const PACKAGED: Option<&str> = option_env!("BELLPUSH_PACKAGED");
+
+/// What a packaged program says of its commit, without a look at a folder of the machine that built it.
+fn packaged(commit: &str, sources: Option<&str>) -> Option<String> {
+    Some(match sources? {
+        "clean" => commit.into(),
+        _ => format!("{commit}+dirty"),
+    })
+}
+
 /// Commit of this program, with `+dirty` where its sources differ from it, and `+unchecked` where
 /// its checkout is gone, so that the difference is unknown.
 pub fn commit() -> String {
     if COMMIT == UNKNOWN {
         return UNKNOWN.into();
+    }
+    if let Some(said) = packaged(COMMIT, PACKAGED) {
+        return said;
     }
     let program = std::env::current_exe().and_then(|program| program.metadata()?.modified());
     checkout::describe(
@@ -175,6 +189,13 @@ fn rfc3339(time: SystemTime) -> String {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_packaged_program_knows_its_sources_by_itself() {
+        assert_eq!(packaged("0123", Some("clean")).as_deref(), Some("0123"));
+        assert_eq!(packaged("0123", Some("dirty")).as_deref(), Some("0123+dirty"));
+        assert_eq!(packaged("0123", None), None);
+    }
 
     #[test]
     fn proc_texts() {
