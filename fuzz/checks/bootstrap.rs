@@ -379,7 +379,7 @@ fn strangers(input: &mut Input<'_>, outcome: &mut Outcome) {
 
 /// What a guest says, and the rank whose seat that is to give it.
 fn say(input: &mut Input<'_>, challenge: &[u8; CHALLENGE], ranks: u32) -> (Vec<u8>, Option<u32>) {
-    let (how, rank) = (input.u8(), u32::from(input.u8() % 6));
+    let (how, mut rank) = (input.u8(), u32::from(input.u8() % 6));
     let mut asks = job(rank, ranks);
     let mut is_right = (1..ranks).contains(&rank);
     match how >> 4 {
@@ -395,8 +395,16 @@ fn say(input: &mut Input<'_>, challenge: &[u8; CHALLENGE], ranks: u32) -> (Vec<u
     if how >> 4 == 5 {
         let at = usize::from(input.u8()) % SAID;
         said[at] ^= 1 << (how & 7);
-        // Of the nonce, anything is right.
-        is_right &= (28..60).contains(&at);
+        match at {
+            // Who knows the secret and names another rank is that rank.
+            20..24 => {
+                rank = u32::from_le_bytes(said[20..24].try_into().expect("four bytes"));
+                is_right = (1..ranks).contains(&rank);
+            }
+            // Of the nonce, anything is right.
+            28..60 => {}
+            _ => is_right = false,
+        }
     }
     let secret = if how >> 4 == 6 { "another 89abcdef" } else { SECRET };
     is_right &= secret == SECRET;

@@ -40,6 +40,12 @@ fn what_is_right_is_taken() {
     assert_eq!((seated.heard, seated.refused), (2, 0), "{seated:?}");
     let stranger = run(&[2, 1, 2, 0x60, 1, 0x80, 2, 0]);
     assert_eq!((stranger.heard, stranger.refused), (0, 2), "{stranger:?}");
+    // A bit of the rank is another in a greeting that is proven: 1 becomes 3, and 5 becomes 1.
+    let another = run(&[2, 2, 2, 0x51, 1, 20, 0x52, 5, 20]);
+    assert_eq!((another.heard, another.refused), (2, 0), "{another:?}");
+    // Rank 1 becomes 5, of which there is none, and a bit of the number of ranks is another.
+    let none = run(&[2, 2, 2, 0x52, 1, 20, 0x51, 1, 24]);
+    assert_eq!((none.heard, none.refused), (0, 2), "{none:?}");
 }
 
 /// What ranks say goes in one frame: rank 0 takes no more than that, from all of them together, and names the first
