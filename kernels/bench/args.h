@@ -81,7 +81,7 @@ struct bp_auto_op_args {
   struct bp_auto_endpoint ep;
   struct bp_op_args op;
 };
-BP_ASSERT_SIZE(bp_auto_op_args, 584 + 288);
+BP_ASSERT_SIZE(bp_auto_op_args, 584 + 296);
 
 struct bp_bench_result {
   uint32_t status;         // first status other than BP_OK

@@ -59,8 +59,9 @@ struct bp_op_args {
   uint64_t status;         // uint32_t a caller: first status that was not BP_OK
   uint32_t quiet_after;    // each caller calls quiet at its end
   uint32_t others;         // put_blocks: blocks that are not of this grid
+  uint64_t failed;         // a block's calls: uint32_t that says whether one of the stream has failed, or 0
 };
-BP_ASSERT_SIZE(bp_op_args, 192 + 16 + 72 + 8);
+BP_ASSERT_SIZE(bp_op_args, 192 + 16 + 72 + 16);
 
 enum bp_watch { BP_WATCH_TEST = 0, BP_WATCH_WAIT = 1, BP_WATCH_ALL = 2, BP_WATCH_ANY = 3, BP_WATCH_SOME = 4 };
 enum bp_cmp { BP_CMP_EQ = 0, BP_CMP_NE = 1, BP_CMP_GT = 2, BP_CMP_GE = 3, BP_CMP_LT = 4, BP_CMP_LE = 5 };

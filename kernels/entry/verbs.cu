@@ -93,13 +93,24 @@ BP_DEV void run_lanes(const bp_op_args& a) {
   reinterpret_cast<uint32_t*>(a.status)[thread] = first;
 }
 
+// The host's calls of a stream: behind one that failed none is carried out until the host has heard of it, so that a
+// signal says nothing of data that were not posted. A quiet waits for what was.
 template <class P>
 BP_DEV void run_block(const bp_op_args& a) {
-  if (a.op == BP_VERB_PUT_LANES) {
-    run_lanes<P>(a);
-  } else {
-    run<P>(a, bp::block_scope{}, bp::bid());
+  if (a.op == BP_VERB_PUT_LANES) return run_lanes<P>(a);
+  const bp::block_scope block;
+  uint32_t* const status = reinterpret_cast<uint32_t*>(a.status) + bp::bid();
+  uint32_t* const failed = a.op == BP_VERB_QUIET ? nullptr : reinterpret_cast<uint32_t*>(a.failed);
+  if (failed == nullptr) return run<P>(a, block, bp::bid());
+  // Relaxed: kernels of a stream are ordered. The barrier: all threads read it before one writes it below.
+  const bool is_flushed = bp::ld_relaxed_gpu(failed) != BP_OK;
+  block.sync();
+  if (is_flushed) {
+    if (block.rank() == 0) *status = BP_FLUSHED;
+    return;
   }
+  run<P>(a, block, bp::bid());
+  if (block.rank() == 0 && *status != BP_OK) bp::st_relaxed_gpu(failed, *status);
 }
 
 template <class P>

@@ -11,7 +11,7 @@ use super::{
     Progress, Put, Reach, Tuning,
 };
 use crate::abi::entry::{Scope, Verb};
-use crate::abi::wire::{DeviceAutoEndpoint, DeviceEndpoint, tag};
+use crate::abi::wire::{Code, DeviceAutoEndpoint, DeviceEndpoint, tag};
 use crate::gpu::{Gpu, Kernel, Module, Stream};
 use crate::nic::{LineFormat, Nic, NicError, Order, QpAddress};
 
@@ -57,7 +57,10 @@ impl AutoPosted {
             None => tuning.replace(by_doorbell),
         }
         // Whatever the table has: the peer's may have it.
-        let inband = made_if_taken(Kick::Inband)?;
+        let mut inband = made_if_taken(Kick::Inband)?;
+        if let Some(inband) = &mut inband {
+            inband.fail_with(&bell);
+        }
         let (line, order) = (options.line, nic.order());
         let mut verbs: [Option<(Kernel, u32)>; Choice::ALL.len()] = Default::default();
         let module = gpu.load(&Module::builtin())?;
@@ -193,12 +196,15 @@ impl AutoPosted {
         self.bell.compare_swap(stream, swap)
     }
 
-    /// Waits on both, also where one has failed; the first failure is told.
+    /// Waits on both, also where one has failed. The failure that flushed the calls of the other is told.
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
         let _turn = self.turn(stream)?;
         let bell = self.bell.quiet(stream);
         let inband = self.inband.as_ref().map_or(Ok(()), |posted| posted.quiet(stream));
-        bell.and(inband)
+        match bell {
+            Err(Error::Verb { code: Code::Flushed, .. }) if inband.is_err() => inband,
+            bell => bell.and(inband),
+        }
     }
 
     pub fn ended(&self) -> Result<(), Error> {

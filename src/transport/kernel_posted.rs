@@ -45,6 +45,8 @@ pub(super) struct KernelPosted {
     pub device: DeviceEndpoint,
     kick: Option<Kick>,
     state: Arc<DeviceMem>,
+    /// Whether a call of the stream has failed that no `quiet` has reported, as `OpArgs::failed`.
+    failed: Arc<DeviceMem>,
     aux: Mapped,
     aux_mr: Mr,
     verb: Kernel,
@@ -97,6 +99,8 @@ impl KernelPosted {
         let verb = gpu.load(&Module::builtin())?.kernel(&format!("bp_verb_{name}"))?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
         begin(&state, &QpState::zeroed(), rdma.sq_blocks)?;
+        let failed = gpu.alloc(4)?;
+        failed.write(0, &[0; 4])?;
         let aux = gpu.alloc_mapped(AUX_BYTES, options.host_numa)?;
         let aux_mr = rdma
             .register(&Memory::Host(aux.clone()), Access { local_write: true, ..Access::NONE })?;
@@ -115,7 +119,25 @@ impl KernelPosted {
         });
         let timeout = options.timeout;
         let (calls, kick) = (Mutex::default(), path.kick());
-        Ok(Self { rdma, reach, device, kick, state, aux, aux_mr, verb, reached, timeout, calls })
+        Ok(Self {
+            rdma,
+            reach,
+            device,
+            kick,
+            state,
+            failed,
+            aux,
+            aux_mr,
+            verb,
+            reached,
+            timeout,
+            calls,
+        })
+    }
+
+    /// Calls of both queue pairs, which one stream orders, end with the first failure among them.
+    pub fn fail_with(&mut self, other: &Self) {
+        self.failed = other.failed.clone();
     }
 
     pub fn set_peer(&mut self, peer: &Address) {
@@ -183,12 +205,14 @@ impl KernelPosted {
         let at = VERBS + calls.queued.len() * 4;
         // Relaxed: launching a kernel orders what was stored before it.
         self.aux.host().store_u32(at, NOT_RUN, Ordering::Relaxed)?;
-        let op = OpArgs { status: self.aux.addr() + at as u64, ..*op };
+        let status = self.aux.addr() + at as u64;
+        let op = OpArgs { status, failed: self.failed.addr(), ..*op };
         // A warp posts fastest; more threads only where there is payload for them to copy.
         let threads = if op.bytes <= WARP_BYTES { 32 } else { 512 };
         let dims = Dims::new(1, threads);
-        // SAFETY: the verb takes this argument; its addresses are of memory that `reached` keeps.
-        unsafe { stream.launch_keeping(kernel, dims, &op, [self.reached.clone() as Kept]) }?;
+        let kept = [self.reached.clone() as Kept, self.failed.clone()];
+        // SAFETY: the verb takes this argument; its addresses are of memory that `kept` keeps.
+        unsafe { stream.launch_keeping(kernel, dims, &op, kept) }?;
         calls.queued.push(name);
         calls.order.queued(stream);
         Ok(())
@@ -294,6 +318,7 @@ impl KernelPosted {
             return Err(Error::NotRun { verb });
         }
         let Some((verb, code)) = calls.failed.take() else { return Ok(()) };
+        self.failed.write(0, &[0; 4])?; // it is reported: calls are carried out again
         self.ended()?; // the queue pair's own reason, if it has one
         Err(Error::Verb { verb, code })
     }
@@ -331,6 +356,7 @@ impl KernelPosted {
         let taken = cq.consumer();
         let start = QpState { cq_ci: taken, cq_ci_reported: taken, ..QpState::zeroed() };
         begin(&self.state, &start, self.rdma.sq_blocks)?;
+        self.failed.write(0, &[0; 4])?;
         self.aux.host().write(STATUS, &[0; size_of::<Status>()])?;
         *self.lock() = Calls::default();
         Ok(Progress { complete, ..tally.progress })

@@ -186,6 +186,46 @@ fn a_failure_is_reported_by_quiet_after_any_number_of_calls() {
     });
 }
 
+/// A signal that was queued behind a put which gave up, or was refused, is not carried out, on whatever queue pair it
+/// goes. When `quiet` has reported the put, calls are carried out again.
+#[test]
+fn calls_behind_one_that_failed_are_flushed() {
+    for name in ["push/kernel", "push/inband", "push/blueflame", "pull/kernel", "auto"] {
+        let (bed, mut engine) = TestBed::manual();
+        let options = Options::default()
+            .sq_blocks(64)
+            .window_bytes(8 * 128)
+            .slot_bytes(128)
+            .timeout(Duration::from_millis(50));
+        let pair = bed.pair(path(name), 4096, options);
+        let sent = pattern(41, 4096);
+        pair.src.write(0, &sent).unwrap();
+        let add = || {
+            let add = FetchAdd { word: Remote(4088), add: 1, old: Local(4000) };
+            pair.a.fetch_add(&bed.stream, add).unwrap();
+        };
+        let mut now = 0;
+        let mut quiet = || {
+            bed.stream.synchronize(Duration::from_secs(5)).unwrap();
+            step(&mut engine, &mut now);
+            pair.a.quiet(&bed.stream)
+        };
+        for _ in 0..66 {
+            pair.a.put(&bed.stream, message(0, 0, 8)).unwrap(); // the last ones find no room
+        }
+        add();
+        let told = quiet();
+        let gave_up = Error::Verb { verb: "put", code: Code::Timeout }.to_string();
+        assert_eq!(told.map_err(|e| e.to_string()), Err(gave_up), "{name}");
+        assert_eq!(word(&pair.dst, 4088), 0, "{name}: the word was changed");
+        pair.a.put(&bed.stream, message(96, 96, 96)).unwrap();
+        add();
+        quiet().unwrap();
+        assert_eq!(word(&pair.dst, 4088), 1, "{name}");
+        assert_eq!(read(&pair.dst, 96, 96), sent[96..192], "{name}");
+    }
+}
+
 /// What was queued behind a kernel that failed never ran, and `quiet` must not take its silence for success.
 #[test]
 fn calls_that_never_ran_are_an_error() {

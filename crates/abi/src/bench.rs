@@ -398,7 +398,7 @@ const _: () = {
     assert!(size_of::<BlocksBenchArgs>() == 264);
     assert!(size_of::<TurnsArgs>() == 264);
     assert!(size_of::<AutoTurnsArgs>() == 656);
-    assert!(size_of::<AutoOpArgs>() == 872);
+    assert!(size_of::<AutoOpArgs>() == 880);
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);
     assert!(size_of::<TearArgs>() == 32);

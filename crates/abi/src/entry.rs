@@ -113,6 +113,8 @@ pub struct OpArgs {
     pub quiet_after: u32,
     /// Blocks of `PutBlocks` that are not of this grid.
     pub others: u32,
+    /// A `u32` that is not 0 once a call has failed, or 0. A block's calls, but `Quiet`, are then `BP_FLUSHED`.
+    pub failed: u64,
 }
 
 // SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
@@ -182,6 +184,6 @@ pub struct WatchArgs {
 unsafe impl KernelArgs for WatchArgs {}
 
 const _: () = {
-    assert!(size_of::<OpArgs>() == 288);
+    assert!(size_of::<OpArgs>() == 296);
     assert!(size_of::<WatchArgs>() == 248);
 };

@@ -264,6 +264,9 @@ pub enum Code {
     /// The operation has not completed yet.
     #[error("not complete yet")]
     Pending,
+    /// A call of the host's before this one failed, and this one was not carried out.
+    #[error("a call before it failed, and it was not carried out")]
+    Flushed,
     /// A code that device code never writes.
     #[error("unknown status {0}")]
     Unknown(u32),
@@ -282,6 +285,7 @@ impl Code {
             3 => Self::Dead,
             4 => Self::Invalid,
             5 => Self::Pending,
+            6 => Self::Flushed,
             other => Self::Unknown(other),
         })
     }

@@ -159,6 +159,7 @@ enum bp_status_code {
   BP_DEAD = 3,       // the QP is in error, and this call posted no more
   BP_INVALID = 4,    // the call's arguments, or its path for this endpoint, are refused; nothing was posted
   BP_PENDING = 5,    // test(): not complete yet
+  BP_FLUSHED = 6,    // of the host's calls: one before it failed, and this one was not carried out
 };
 
 // First error of a QP, in memory that the host can read while kernels run.

@@ -35,8 +35,8 @@ pub enum Ended {
     QueuePair,
     /// A wait: what is waited for goes on.
     Wait,
-    /// A call that found no room in time: it has posted a part, or nothing, and the queue pair goes on, with the calls
-    /// that were queued behind it.
+    /// A call that found no room in time: it has posted a part, or nothing, and the queue pair goes on. Calls of the
+    /// host behind it are flushed; kernels that the soak launches itself are not.
     Call,
 }
 

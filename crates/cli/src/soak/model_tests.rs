@@ -95,7 +95,7 @@ fn what_is_pending_is_in_the_way_of_what_it_touches() {
     assert!(model.is_peer_writing(A) && !model.is_peer_writing(b));
 }
 
-/// An end of which a call gave up has posted what came behind it all the same. The other end has not.
+/// Behind a call that gave up the soak's own kernels post all the same. The other end's order stays.
 #[test]
 fn an_end_without_order_leaves_the_others_order() {
     let b = Who { side: 1, ..A };
