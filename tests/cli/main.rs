@@ -44,6 +44,7 @@ mod front_door;
 mod pcie;
 mod post;
 mod recorded;
+mod serves;
 mod show;
 mod soak;
 mod tune;
