@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import faulthandler
 import importlib
+import os
 import sys
 
 import bellpush
@@ -277,6 +278,8 @@ def main():
     options.add_argument("--path", action="append", choices=PATHS, help="one of the paths, instead of all")
     given = options.parse_args()
     faulthandler.dump_traceback_later(300, exit=True)
+    # As bellpush sets it, and before torch has CUDA begin.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     cases, paths, on_gpu = Cases(), given.path or PATHS, given.executor == "cuda"
     torch, cupy, numpy = library("torch"), library("cupy"), library("numpy")
     if not torch:

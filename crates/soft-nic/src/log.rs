@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(level("bellpush=warn,trace"), Ok(Some(LevelFilter::WARN)));
         assert_eq!(level("hyper=trace"), Ok(None), "another's");
         assert!(level("loud").unwrap_err().contains("loud: off, error"));
-        assert_eq!(Printing::parse("warn", "json").unwrap().unwrap().json, true);
+        assert!(Printing::parse("warn", "json").unwrap().unwrap().json);
         assert!(Printing::parse("warn", "xml").unwrap_err().contains("BELLPUSH_LOG_FORMAT=xml"));
     }
 
