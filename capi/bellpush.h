@@ -37,8 +37,8 @@ const char *bellpush_code_name(int code);
  * A context is a GPU with a NIC. An endpoint is one end of a connection: a path (README.md), a region of the program's
  * memory, and a peer's region. Both ends are made with one path; each gives the other its address, by any means that
  * the program has. Any thread may call; calls of one endpoint take turns. A
- * close comes once, after all other calls have returned, and the handle is then gone. The child of a fork has neither: its calls
- * are refused, and its close does nothing. */
+ * close comes once, after all other calls have returned, and the handle is then gone. The child of a fork has neither: its
+ * calls are refused, and its close does nothing. */
 
 typedef struct bellpush_context bellpush_context;
 typedef struct bellpush_endpoint bellpush_endpoint;

@@ -38,9 +38,15 @@ stage() {
   install -D -m 755 -t "$to/bin" "$BUILT/bellpush"
   # bellpush looks for it here (crates/cli/src/run.rs).
   install -D -m 644 -t "$to/lib/bellpush" "$BUILT/libbellpush_shim.so"
-  install -D -m 644 -t "$lib" "$BUILT/libbellpush_c.so"
+  # As programs ask for it: by its name with the series of the interface; linkers by the name without.
+  local soname
+  soname=$(objdump -p "$BUILT/libbellpush_c.so" | sed -n 's/^ *SONAME *//p')
+  [[ $soname == libbellpush_c.so.?* ]] || die "$BUILT/libbellpush_c.so is '$soname', a name without a version"
+  install -D -m 644 "$BUILT/libbellpush_c.so" "$lib/libbellpush_c.so.$VERSION"
+  ln -s "libbellpush_c.so.$VERSION" "$lib/$soname"
+  ln -s "$soname" "$lib/libbellpush_c.so"
   # Backtraces keep the functions' names.
-  strip --strip-debug "$to/bin/bellpush" "$to/lib/bellpush/libbellpush_shim.so" "$lib/libbellpush_c.so"
+  strip --strip-debug "$to/bin/bellpush" "$to/lib/bellpush/libbellpush_shim.so" "$lib/libbellpush_c.so.$VERSION"
 
   mkdir -p "$to/include"
   cp -r --no-preserve=mode "$ROOT/kernels/include/bellpush" "$to/include/"
@@ -52,7 +58,7 @@ stage() {
   for file in cmake/bellpushConfig.cmake cmake/bellpushConfigVersion.cmake bellpush.pc; do
     page=$lib/pkgconfig/bellpush.pc
     [[ $file != cmake/* ]] || page=$lib/cmake/bellpush/${file#cmake/}
-    sed "s|@VERSION@|$VERSION|; s|@LIB@|$2|; s|@UP@|$up|; s|@PREFIX@|$place|" "$ROOT/packaging/$file.in" >"$page"
+    sed "s|@VERSION@|$VERSION|; s|@LIB@|$2|; s|@SONAME@|$soname|; s|@UP@|$up|; s|@PREFIX@|$place|" "$ROOT/packaging/$file.in" >"$page"
   done
 
   "$BUILT/bellpush" man "$to/share/man/man1" >/dev/null
@@ -85,8 +91,18 @@ dependencies() {
   (cd "$work" && dpkg-shlibdeps -O "$tree/usr/bin/bellpush" "$tree"/usr/lib/*/*.so) | sed -n 's/^shlibs:Depends=//p'
 }
 
+# Who maintains the package that is built here: what Debian's tools take, or git's user.
+maintainer() {
+  local name=${DEBFULLNAME:-$(git -C "$ROOT" config user.name || true)}
+  local email=${DEBEMAIL:-$(git -C "$ROOT" config user.email || true)}
+  [[ -n $name && $email == *?@?* && $name$email != *[$'\n'\<\>]* ]] ||
+    die "who maintains this package? Set DEBFULLNAME and DEBEMAIL, as for Debian's tools"
+  printf '%s <%s>\n' "$name" "$email"
+}
+
 deb() {
-  local tool tree arch triplet depends name
+  local tool tree arch triplet depends name maintainer
+  maintainer=$(maintainer)
   for tool in dpkg-deb dpkg-shlibdeps dpkg-architecture; do
     command -v "$tool" >/dev/null || die "no $tool; type: sudo apt-get install -y dpkg-dev"
   done
@@ -113,7 +129,7 @@ deb() {
 Package: bellpush
 Version: $VERSION
 Architecture: $arch
-Maintainer: bellpush <noreply@bellpush.invalid>
+Maintainer: $maintainer
 Installed-Size: $(du -k --summarize --exclude=DEBIAN "$tree" | cut -f1)
 Depends: $depends
 Recommends: ibverbs-providers

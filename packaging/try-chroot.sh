@@ -68,8 +68,15 @@ measured "apt-get purge bellpush" inside '
 cp "$here/action/setup.sh" "$root/srv/"
 measured "packaging/action/setup.sh, and what a later step of a job has" inside "
   cd /srv
-  BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"devices\": 2}' GITHUB_ENV=/srv/env ./setup.sh
-  (while read -r line; do export \"\$line\"; done <env; ibv_devices | grep mlx5_1)
-  ! BELLPUSH_DEB=$name BELLPUSH_OPTIONS='{\"colour\": 2}' GITHUB_ENV=/srv/other ./setup.sh
-  test ! -e other"
+  export RUNNER_TEMP=/srv GITHUB_ENV=/srv/env GITHUB_PATH=/srv/path GITHUB_OUTPUT=/srv/output BELLPUSH_DEB=$name
+  BELLPUSH_OPTIONS='{\"devices\": 2}' ./setup.sh
+  test ! -e env
+  ! ibv_devices | grep mlx5
+  PATH=\$(cat path):\$PATH
+  with-mlx5 ibv_devices | grep mlx5_1
+  with-mlx5 sh -c 'ibv_devices \$0' | grep mlx5_0
+  LD_PRELOAD=\$(sed -n s/^preload=//p output) ibv_devices | grep mlx5_0
+  rm output
+  ! BELLPUSH_OPTIONS='{\"colour\": 2}' ./setup.sh
+  test ! -e output"
 printf '== all of it went well\n'

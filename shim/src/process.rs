@@ -17,6 +17,8 @@ use std::time::Duration;
 use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
 
+use bellpush_soft_nic::log;
+
 use crate::counters;
 use crate::device::{self, At, Device, Gone};
 use crate::dir::Written;
@@ -86,7 +88,12 @@ pub fn own() -> Option<&'static Process> {
 /// Prints a line on stderr, where it may be that nobody reads. By the system call: what Rust has for
 /// it panics then, and has a lock, which a thread that a fork leaves behind may hold.
 pub fn say(line: &str) {
-    let line = format!("bellpush: {line}\n");
+    print(&format!("bellpush: {line}"));
+}
+
+/// As [`say`], of a line of the log.
+fn print(line: &str) {
+    let line = format!("{line}\n");
     // SAFETY: writes bytes of ours.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
@@ -100,6 +107,12 @@ pub fn start() {
         Ok(options) => options,
         Err(e) => return say(&format!("{e}; there is no device")),
     };
+    // `RUST_LOG` is the program's.
+    match log::Printing::from_environment(false) {
+        Ok(Some(printing)) => _ = log::install(printing, print),
+        Ok(None) => {}
+        Err(error) => say(&format!("{error}; nothing is logged")),
+    }
     let tree = match Tree::open(&options) {
         Ok(tree) => tree,
         Err(e) => return say(&format!("cannot lay out sysfs files: {e}; there is no device")),

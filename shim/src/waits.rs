@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bellpush_preload::Preload;
@@ -25,25 +26,45 @@ pub fn tracing(options: &Preload) -> Option<Arc<Tracing>> {
     OPENED.get_or_init(open).clone()
 }
 
-/// What waits are written down with: the first device's.
-static TRACER: OnceLock<Arc<Tracer>> = OnceLock::new();
+/// What waits are written down with: the process's first device's.
+struct Waits {
+    tracer: Arc<Tracer>,
+    process: u32,
+}
+
+/// Null, or one that stays: of a process whose child has another, that is its child's.
+static WAITING: AtomicPtr<Waits> = AtomicPtr::new(std::ptr::null_mut());
+
+fn waiting() -> Option<&'static Waits> {
+    // SAFETY: null, or a box that is never freed. Acquire: pairs with the release below.
+    unsafe { WAITING.load(Ordering::Acquire).as_ref() }
+}
 
 /// A device is open, and may have a trace.
 pub fn begin(nic: &SoftNic) {
+    let process = std::process::id();
+    if waiting().is_some_and(|it| it.process == process) {
+        return; // another device's already
+    }
     if let Some(tracer) = nic.tracer() {
-        let _ = TRACER.set(tracer); // another device's already
+        let waits = Box::into_raw(Box::new(Waits { tracer, process }));
+        WAITING.store(waits, Ordering::Release);
     }
 }
 
 thread_local! {
     static WAITS: Cell<bool> = const { Cell::new(false) };
-    static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// The thread, and its process: a child's first thread has its parent's memory.
+    static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
 /// The calling thread has polled, or armed a CQ.
 #[inline]
 pub fn after(found: bool, armed: bool) {
-    let Some(tracer) = TRACER.get() else { return };
+    let Some(Waits { tracer, process: own }) = waiting() else { return };
+    if THREAD.get().0 != *own {
+        WAITS.set(false);
+    }
     if WAITS.get() != found {
         return; // it goes on waiting, or did not wait
     }
@@ -52,10 +73,10 @@ pub fn after(found: bool, armed: bool) {
         return;
     }
     WAITS.set(!found);
-    if THREAD.get() == 0 {
+    if THREAD.get().0 != *own {
         // SAFETY: it cannot fail, and touches no memory.
-        THREAD.set(unsafe { libc::gettid() } as u32);
+        THREAD.set((*own, unsafe { libc::gettid() } as u32));
     }
     let kind = if found { Kind::WaitEnds } else { Kind::WaitBegins };
-    tracer.mark(kind, THREAD.get(), 0, [armed.into(), 0]);
+    tracer.mark(kind, THREAD.get().1, 0, [armed.into(), 0]);
 }

@@ -168,6 +168,33 @@ fn an_option_that_would_change_nothing_is_refused() {
 }
 
 #[test]
+fn what_is_live_ends_by_itself_and_refuses_what_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nic");
+    let place = path.to_str().unwrap();
+    let since = std::time::Instant::now();
+    fs::write(&path, "bellpush-record 1\n").unwrap();
+    let output = decode(&["live", place, "--seconds", "1", "--json"]);
+    assert_eq!((output.status.code(), text(&output).as_str()), (Some(0), "[]\n"));
+    assert!(since.elapsed().as_secs() >= 1);
+    fs::write(&path, "something else entirely").unwrap();
+    let line = refused(&decode(&["live", place]));
+    assert!(line.contains("not a recording of this version"), "{line}");
+    let line = refused(&decode(&["live", folder.path().to_str().unwrap()]));
+    assert!(line.contains("not a file"), "{line}");
+    assert!(refused(&decode(&["live", "/nowhere"])).contains("No such file"));
+    for (args, what) in [
+        (["record", place, "--seconds", "1"], "--seconds is for 'decode live' only"),
+        (["live", place, "--queue-log", "3"], "--queue-log is for"),
+        (["live", place, "--seconds", "0"], "0 is not in 1..=86400"),
+    ] {
+        let output = decode(&args);
+        let line = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && line.contains(what), "{line}");
+    }
+}
+
+#[test]
 fn what_cannot_be_decoded_is_refused_in_a_line() {
     for (args, input, what) in [
         (&["wqe"][..], &b"hello\n"[..], "line 1: \"hello\" is not hex"),

@@ -46,6 +46,7 @@ mod pages;
 mod pcie;
 mod post;
 mod recorded;
+mod serves;
 mod show;
 mod soak;
 mod tune;

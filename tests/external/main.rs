@@ -15,6 +15,7 @@ mod lookups;
 mod mpi;
 mod perftest;
 mod polling;
+mod python;
 mod pyverbs;
 mod rdma_cm;
 mod record;

@@ -95,6 +95,45 @@ fn what_perftest_had_of_the_device_is_the_same_again() {
     }
 }
 
+/// `bellpush decode live`, attached to a device while its program runs.
+#[test]
+fn a_device_is_decoded_while_its_program_runs() {
+    let _alone = alone();
+    if !there("ib_write_lat") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("%p");
+    let options = ["--link-type", "shm", "--record", name.to_str().unwrap()];
+    let end = std::thread::spawn({
+        let folder = folder.path().to_owned();
+        move || {
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            let file = loop {
+                let first = std::fs::read_dir(&folder).unwrap().next();
+                if let Some(entry) = first {
+                    break entry.unwrap().path();
+                }
+                assert!(std::time::Instant::now() < until, "no recording");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            };
+            let place = file.to_str().unwrap().to_owned();
+            let arguments =
+                ["decode", "live", &place, "--brief", "--count", "400", "--seconds", "30"];
+            let output = Command::new(bellpush()).args(arguments).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        }
+    });
+    let ended = pair(&options, &["ib_write_lat", "-F", "-n", "2000"]);
+    assert!(ended.iter().all(|it| it.code == Some(0)), "{ended:?}");
+    let (code, text) = end.join().unwrap();
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("event ")).count(), 400, "{text}");
+    for what in ["rings QP 0x", "send counter", ", wqe_index ", "REQ of "] {
+        assert!(text.contains(what), "{what} in {text}");
+    }
+}
+
 #[test]
 fn a_connection_manager_is_the_same_again() {
     let _alone = alone();

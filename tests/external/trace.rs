@@ -144,6 +144,41 @@ fn a_run_counts_and_serves_its_counters_while_it_lasts() {
 }
 
 #[test]
+fn what_a_device_logs_is_off_until_it_is_asked_for() {
+    let _alone = alone();
+    if !there("ib_write_lat") {
+        return;
+    }
+    LazyLock::force(&OBJECT);
+    let logged = |level: &str, format: &str| {
+        let port = free_port();
+        let common =
+            ["run", "--link-type", "shm", "--", "ib_write_lat", "-F", "-n", "50", "-p", &port];
+        let server = Running::spawn(Command::new(bellpush()).args(common));
+        wait_for(&port, LISTEN);
+        let mut client = Command::new(bellpush());
+        client.args(common).arg("127.0.0.1").env("RUST_LOG", "trace");
+        client.env("BELLPUSH_LOG", level).env("BELLPUSH_LOG_FORMAT", format);
+        let ended = Running::spawn(&mut client).end();
+        server.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.text
+    };
+    assert!(!logged("", "").contains("state changed"));
+    let text = logged("bellpush=debug", "json");
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let moves: Vec<_> = lines.filter(|line| line["message"] == "state changed").collect();
+    assert!(moves.iter().any(|line| line["from"] == "RTR" && line["to"] == "RTS"), "{text}");
+    assert!(moves.iter().all(|line| line["qp"].is_u64() && line["ts_ns"].is_u64()), "{text}");
+    assert!(logged("debug", "").contains(" DEBUG state changed qp=0x"));
+    let mut wrong = Command::new(bellpush());
+    let output = wrong.args(["doctor", "--json"]).env("BELLPUSH_LOG", "loud").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert!(line.lines().count() == 1 && line.contains("BELLPUSH_LOG=loud: loud: off, "), "{line}");
+}
+
+#[test]
 fn our_own_endpoints_are_traced_and_what_is_no_trace_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bench.json");

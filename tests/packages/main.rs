@@ -5,6 +5,7 @@
 #[path = "../support/preloaded.rs"]
 mod preloaded;
 
+mod action;
 mod crates;
 mod door;
 mod manual;

@@ -102,6 +102,44 @@ fn the_library_exports_what_its_header_declares() {
     assert_eq!(exported, declared);
 }
 
+/// Programs that were linked with it load this series of its interface, not whatever is called libbellpush_c.so.
+#[test]
+fn the_library_is_named_by_its_series() {
+    let temp = tempfile::tempdir().unwrap();
+    package("prefix", temp.path());
+    let lib = temp.path().join("lib");
+    let link = |name: &str| fs::read_link(lib.join(name)).unwrap().display().to_string();
+    assert_eq!(link("libbellpush_c.so"), "libbellpush_c.so.0.1");
+    assert_eq!(link("libbellpush_c.so.0.1"), "libbellpush_c.so.0.1.0");
+    let named = said(Command::new("objdump").arg("-p").arg(lib.join("libbellpush_c.so")));
+    let soname = named.lines().find_map(|line| line.trim().strip_prefix("SONAME"));
+    assert_eq!(soname.map(str::trim), Some("libbellpush_c.so.0.1"));
+}
+
+#[test]
+fn the_debian_package_is_maintained_by_who_builds_it() {
+    if !there("dpkg-deb") || !there("dpkg-shlibdeps") {
+        return println!("SKIPPED: no dpkg-dev");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let deb = |email: &str| {
+        let mut script = Command::new(root().join("packaging/package.sh"));
+        script.arg("deb").arg(&*crate::BUILT).arg(temp.path());
+        crate::run(script.env("DEBFULLNAME", "Ann Onymous").env("DEBEMAIL", email))
+    };
+    let refused = deb("nobody");
+    assert!(!refused.status.success());
+    assert_eq!(
+        String::from_utf8_lossy(&refused.stderr),
+        "package: who maintains this package? Set DEBFULLNAME and DEBEMAIL, as for Debian's tools\n"
+    );
+    let made = deb("ann@example.org");
+    assert!(made.status.success(), "{made:?}");
+    let name = String::from_utf8(made.stdout).unwrap();
+    let field = said(Command::new("dpkg-deb").args(["-f", name.trim(), "Maintainer"]));
+    assert_eq!(field, "Ann Onymous <ann@example.org>\n");
+}
+
 /// From nothing to `bellpush run -- ib_write_bw` on Debian 12, and the example's programs there.
 #[test]
 #[ignore = "minutes: makes a Debian"]

@@ -40,8 +40,10 @@ mod trace;
 mod values;
 mod what;
 
+use std::io::Write;
 use std::process::ExitCode;
 
+use bellpush::nic::soft::log;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use cli::CliError;
@@ -103,6 +105,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return cli::usage(&error),
     };
+    if let Err(error) = logged() {
+        return error.report();
+    }
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
         Command::Run(args) => run::run(&args),
@@ -123,6 +128,17 @@ fn main() -> ExitCode {
         Command::Completions(args) => manual::completions(Cli::command(), &args),
     };
     outcome.unwrap_or_else(|error: CliError| error.report())
+}
+
+/// Has what software NICs log printed, if the environment asks for it.
+fn logged() -> Result<(), CliError> {
+    let printing = log::Printing::from_environment(true);
+    let help = "docs/trace.md says what it may be";
+    if let Some(printing) = printing.map_err(|error| CliError::new(error, help))? {
+        // Who reads it may have gone.
+        log::install(printing, |line| _ = writeln!(std::io::stderr(), "{line}"));
+    }
+    Ok(())
 }
 
 /// Runs a command of the model, whose error is one message. A closed pipe is no error.

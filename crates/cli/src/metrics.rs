@@ -49,7 +49,7 @@ fn answer(mut stream: TcpStream, tracing: &Tracing) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let request = request(&mut stream)?;
     let (status, body) = match status(&request) {
-        200 => ("200 OK", stats::prometheus(&tracing.devices(false))),
+        200 => ("200 OK", stats::prometheus(&tracing.devices(false), tracing.refused())),
         403 => ("403 Forbidden", "ask for 127.0.0.1 or localhost\n".into()),
         404 => ("404 Not Found", "see /metrics\n".into()),
         405 => ("405 Method Not Allowed", "GET\n".into()),

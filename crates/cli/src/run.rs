@@ -171,7 +171,7 @@ pub fn execute(
     let status = wait(child).map_err(|e| CliError::new(e, fault))?;
     guard.done();
     if let Some(tracing) = tracing.filter(|_| args.stats) {
-        eprint!("{}", stats::text(&tracing.devices(false)));
+        eprint!("{}", stats::text(&tracing.devices(false), tracing.refused()));
     }
     Ok(code(status))
 }

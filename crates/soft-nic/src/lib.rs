@@ -35,6 +35,7 @@ mod device;
 mod engine;
 mod keys;
 pub mod link;
+pub mod log;
 #[cfg(test)]
 mod loom_tests;
 mod make;

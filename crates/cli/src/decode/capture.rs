@@ -1,4 +1,7 @@
-//! pcap and pcapng (Internet-Drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng).
+//! pcap and pcapng (Internet-Drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng), and ERF (Endace, "Extensible
+//! Record Format").
+
+use std::fmt;
 
 use super::DecodeError;
 use super::packet::Link;
@@ -11,26 +14,44 @@ pub struct Captured<'a> {
     /// When, in ns since 1970.
     pub at_ns: u64,
     /// What it begins with, or the link type of one that is not known here.
-    pub link: Result<Link, u32>,
+    pub link: Result<Link, Foreign>,
     /// Its bytes.
     pub bytes: &'a [u8],
     /// Whether the capture has a part of them only.
     pub cut: bool,
 }
 
+/// What is not known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Foreign {
+    /// A link type of the tcpdump group's list.
+    Type(u32),
+    /// A type of ERF's records.
+    Erf(u8),
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(code) => write!(f, "link type {code}"),
+            Self::Erf(code) => write!(f, "ERF type {code}"),
+        }
+    }
+}
+
 /// What a link type's packets begin with (the tcpdump group's list).
-fn link_of(code: u32) -> Result<Link, u32> {
+fn link_of(code: u32) -> Result<Link, Foreign> {
     Ok(match code {
         1 => Link::Ethernet,
         12 | 14 | 101 | 228 | 229 => Link::Ip,
         0 | 108 => Link::Loopback,
         113 => Link::Cooked,
         276 => Link::Cooked2,
-        _ => return Err(code),
+        _ => return Err(Foreign::Type(code)),
     })
 }
 
-fn wrong(at: usize, what: impl std::fmt::Display) -> DecodeError {
+fn wrong(at: usize, what: impl fmt::Display) -> DecodeError {
     DecodeError(format!("byte {at}: {what}"))
 }
 
@@ -82,7 +103,10 @@ pub fn packets(
             _ => {}
         }
     }
-    Err(DecodeError("it begins neither as pcap nor as pcapng".into()))
+    if erf::is(bytes) {
+        return erf::packets(bytes, each);
+    }
+    Err(DecodeError("it begins neither as pcap nor as pcapng, nor as ERF".into()))
 }
 
 fn classic(
@@ -121,7 +145,7 @@ fn classic(
 /// An interface of a pcapng section.
 #[derive(Clone, Copy)]
 struct Interface {
-    link: Result<Link, u32>,
+    link: Result<Link, Foreign>,
     snaplen: u32,
     /// Units of a time stamp in a second.
     per_second: u64,
@@ -223,4 +247,95 @@ fn simple<'a>(order: Order, body: &'a [u8], of: Option<&Interface>) -> Option<Ca
     let len = whole.min(most);
     let bytes = body.get(4..4_usize.checked_add(len as usize)?)?;
     Some(Captured { number: 0, at_ns: 0, link: of.link, bytes, cut: whole > len })
+}
+
+mod erf {
+    //! Records one after the other, without a header of the file: 16 bytes, extension headers, a packet. Numbers are
+    //! big-endian, but for the time stamp.
+
+    use super::{Captured, DecodeError, Foreign, Link, wrong};
+
+    const HEAD_BYTES: usize = 16;
+    const EXTENSION_BYTES: usize = 8;
+    /// In a record's type, and in that of an extension header: another one follows.
+    const MORE: u8 = 0x80;
+    const ETHERNET: [u8; 3] = [2, 11, 16];
+    const IP: [u8; 2] = [22, 23];
+    /// The last type that is assigned.
+    const LAST: u8 = 48;
+    /// Records that a file's beginning is known by.
+    const LOOKED_AT: usize = 2;
+
+    struct Record<'a> {
+        kind: u8,
+        at_ns: u64,
+        bytes: &'a [u8],
+        /// Bytes of the packet on the wire.
+        whole: usize,
+        next: usize,
+    }
+
+    fn record(bytes: &[u8], at: usize) -> Result<Record<'_>, &'static str> {
+        let head =
+            bytes.get(at..at + HEAD_BYTES).ok_or("the file ends within a record's header")?;
+        let stamp = u64::from_le_bytes(head[..8].try_into().expect("8 bytes"));
+        let short = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
+        let (kind, len, whole) = (head[8] & !MORE, short(10), short(14));
+        let all = bytes.get(at..at + len).filter(|_| len >= HEAD_BYTES);
+        let all =
+            all.ok_or("a record that passes the file's end, or is shorter than its header")?;
+        let (mut begin, mut more) = (HEAD_BYTES, head[8] & MORE != 0);
+        while more {
+            let first = all.get(begin).ok_or("an extension header that passes its record's end")?;
+            more = first & MORE != 0;
+            begin += EXTENSION_BYTES;
+        }
+        // Its offset, and a byte that is not used.
+        begin += if ETHERNET.contains(&kind) { 2 } else { 0 };
+        let packet = all.get(begin..).ok_or("headers that pass their record's end")?;
+        // Records are padded.
+        let bytes = &packet[..packet.len().min(whole)];
+        let ns = (stamp & 0xffff_ffff) * 1_000_000_000 >> 32;
+        let at_ns = (stamp >> 32) * 1_000_000_000 + ns;
+        Ok(Record { kind, at_ns, bytes, whole, next: at + len })
+    }
+
+    /// Whether bytes begin as such records do: of types that there are, in the order of their times.
+    pub(super) fn is(bytes: &[u8]) -> bool {
+        let (mut at, mut before) = (0, 0);
+        for _ in 0..LOOKED_AT {
+            match record(bytes, at) {
+                Ok(it) if (1..=LAST).contains(&it.kind) && it.at_ns >= before => {
+                    (at, before) = (it.next, it.at_ns);
+                }
+                _ => return false,
+            }
+            if at == bytes.len() {
+                break;
+            }
+        }
+        at > 0
+    }
+
+    pub(super) fn packets(
+        bytes: &[u8],
+        each: &mut dyn FnMut(Captured<'_>) -> bool,
+    ) -> Result<(), DecodeError> {
+        let (mut at, mut number) = (0, 0);
+        while at < bytes.len() {
+            let it = record(bytes, at).map_err(|what| wrong(at, what))?;
+            let link = match it.kind {
+                kind if ETHERNET.contains(&kind) => Ok(Link::Ethernet),
+                kind if IP.contains(&kind) => Ok(Link::Ip),
+                kind => Err(Foreign::Erf(kind)),
+            };
+            number += 1;
+            let Record { at_ns, bytes, whole, next, .. } = it;
+            if !each(Captured { number, at_ns, link, bytes, cut: whole > bytes.len() }) {
+                return Ok(());
+            }
+            at = next;
+        }
+        Ok(())
+    }
 }

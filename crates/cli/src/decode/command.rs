@@ -1,11 +1,13 @@
 //! `bellpush decode`'s arguments, input and output.
 
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use bellpush_cli::decode::{
-    Form, Item, Kind, Link, Options, QueueType, bytes_of, decode, is_queue,
+    DecodeError, Form, Item, Kind, Link, Live, Options, QueueType, bytes_of, decode, is_queue,
 };
 use bellpush_cli::report::human::printable;
 
@@ -68,6 +70,18 @@ pub struct DecodeArgs {
     /// What a packet begins with [default: its bytes tell]
     #[arg(long, value_name = "HEADER")]
     link: Option<Link>,
+    /// Of what is live: seconds until it ends
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    seconds: Option<u32>,
+    /// Of what is live: things until it ends
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Of what is live: the queue pair that is looked at [default: all, and packets]
+    #[arg(long, value_name = "QPN", value_parser = number)]
+    qpn: Option<u32>,
+    /// Of what is live: begin with what is there already
+    #[arg(long)]
+    all: bool,
     /// A line for each, without fields
     #[arg(long, conflicts_with = "json")]
     brief: bool,
@@ -94,6 +108,9 @@ fn number(text: &str) -> Result<u32, String> {
     .map_err(|e| e.to_string())
 }
 
+/// What some options are for.
+const LIVE: &str = "'decode live'";
+
 fn unread(what: impl std::fmt::Display) -> CliError {
     CliError::new(what, "see 'bellpush decode --help' for what can be decoded")
 }
@@ -107,7 +124,8 @@ impl DecodeArgs {
     fn check(&self) -> Result<(), CliError> {
         let kind = self.what;
         let receives = matches!(self.qp, Some(QueueType::Recv | QueueType::Srq));
-        let in_memory = !matches!(kind, Kind::Pcap | Kind::Record);
+        let live = kind == Kind::Live;
+        let in_memory = !matches!(kind, Kind::Pcap | Kind::Record | Kind::Live);
         let (wqe, cqe) = (kind == Kind::Wqe, kind == Kind::Cqe);
         let (doorbell, dbr) = (kind == Kind::Doorbell, kind == Kind::Dbr);
         let sends = wqe && !receives;
@@ -123,7 +141,7 @@ impl DecodeArgs {
             (
                 "--signed",
                 self.signed,
-                sends || cqe || kind == Kind::Record,
+                sends || cqe || live || kind == Kind::Record,
                 "WQEs to send, CQEs and recordings",
             ),
             ("--cq", self.cq, doorbell || dbr, "doorbells and their records"),
@@ -134,6 +152,10 @@ impl DecodeArgs {
                 "doorbells and records of a queue pair",
             ),
             ("--dbr", self.dbr.is_some(), doorbell, "doorbells"),
+            ("--seconds", self.seconds.is_some(), live, LIVE),
+            ("--count", self.count.is_some(), live, LIVE),
+            ("--qpn", self.qpn.is_some(), live, LIVE),
+            ("--all", self.all, live, LIVE),
             ("--link", self.link.is_some(), kind == Kind::Packet, "packets without a capture"),
         ];
         if let Some((name, .., of)) = used.iter().find(|(_, given, takes, _)| *given && !takes) {
@@ -190,6 +212,9 @@ pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
     args.check()?;
     let options = args.options()?;
     let kind = args.what;
+    if kind == Kind::Live {
+        return live(args, &options);
+    }
     let is_file = matches!(kind, Kind::Pcap | Kind::Record);
     let bytes = read(&args.file, if is_file { MOST_OF_A_FILE } else { MOST_OF_A_DUMP })?;
     let mut out = Out::new(args);
@@ -197,6 +222,62 @@ pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
     let wrong = out.finish()?;
     decoded.map_err(|e| unread(format!("{}: {e}", args.file.display())))?;
     Ok(if wrong { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS })
+}
+
+/// How long nothing new in a recording is waited for before it is looked at again.
+const NAP: Duration = Duration::from_millis(10);
+/// Bytes of a recording that are read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+/// Seconds until it ends, unless `--seconds` says how many.
+const SECONDS: u32 = 10;
+
+/// Follows a recording that is being written.
+fn live(args: &DecodeArgs, options: &Options) -> Result<ExitCode, CliError> {
+    let named = |e: io::Error| unread(format!("{}: {e}", args.file.display()));
+    let mut file = File::open(&args.file).map_err(named)?;
+    let there = file.metadata().map_err(named)?;
+    if !there.is_file() {
+        let what = "not a file that a device's recording grows in";
+        return Err(unread(format!("{}: {what}", args.file.display())));
+    }
+    let until = Instant::now() + Duration::from_secs(args.seconds.unwrap_or(SECONDS).into());
+    let (mut out, mut live) = (Out::new(args), Live::new(options, args.qpn));
+    // What was there before is read for what it tells of queues.
+    let (mut at, shown_from) = (0, if args.all { 0 } else { there.len() });
+    let mut bytes = vec![0; PIECE_BYTES];
+    let (mut more, mut left, mut failed) = (true, args.count.unwrap_or(u64::MAX), None);
+    while more && !live.is_closed() && Instant::now() < until {
+        let most = if at < shown_from { shown_from - at } else { PIECE_BYTES as u64 };
+        let piece = &mut bytes[..most.min(PIECE_BYTES as u64) as usize];
+        let read = file.read(piece).map_err(named)?;
+        if read == 0 {
+            if file.metadata().map_err(named)?.len() < at {
+                failed = Some(DecodeError("it has become shorter".into()));
+                break;
+            }
+            more = out.flush();
+            std::thread::sleep(NAP);
+            continue;
+        }
+        let shown = at >= shown_from;
+        at += read as u64;
+        let mut each = |item: Item| {
+            left -= u64::from(shown);
+            !shown || (out.item(&item) && left > 0)
+        };
+        match live.feed(&piece[..read], &mut each) {
+            Ok(wanted) => more = wanted,
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    let wrong = out.finish()?;
+    match failed {
+        Some(error) => Err(unread(format!("{}: {error}", args.file.display()))),
+        None => Ok(if wrong { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS }),
+    }
 }
 
 /// Items, as they come.
@@ -231,6 +312,14 @@ impl Out {
         self.failed = self.write(item).err();
         self.items += 1;
         self.wrong |= !item.wrong.is_empty();
+        self.failed.is_none()
+    }
+
+    /// Has what was written be seen; whether somebody reads it.
+    fn flush(&mut self) -> bool {
+        if self.failed.is_none() {
+            self.failed = self.to.flush().err();
+        }
         self.failed.is_none()
     }
 

@@ -1,7 +1,7 @@
 //! CQEs.
 
 use bellpush::wire::cqe::{CQE_BYTES, Cqe, CqeOpcode, Syndrome, owner_bit};
-use bellpush::wire::fields::{CQE, CQE_ERROR, CQE_SIG_ERR};
+use bellpush::wire::fields::{CQE, CQE_ERROR, CQE_SIG_ERR, Layout, MINI_CQE_REQ, MINI_CQE_RESP};
 use bellpush::wire::tm::Told;
 
 use super::Options;
@@ -63,6 +63,9 @@ const DATA_64: u8 = 2;
 const COMPRESSED: u8 = 3;
 /// Most CQEs that a compressed one stands for (PRM, `cqe_compression_max_num`: 16 bits).
 const MOST_COMPRESSED: usize = 0xffff;
+
+/// Mini-CQEs of an entry.
+const MINIS: usize = 8;
 
 fn format(bytes: &[u8; CQE_BYTES]) -> u8 {
     bytes[63] >> 2 & 3
@@ -162,7 +165,8 @@ fn success(item: &mut Item, cqe: &Cqe, bytes: &[u8; CQE_BYTES]) {
     if format == COMPRESSED {
         item.note(
             0x3f,
-            "a compressed CQE: it stands for byte_cnt of them, and their mini-CQEs follow, which are not decoded",
+            "a compressed CQE: it stands for byte_cnt of them, and their mini-CQEs follow: byte_cnt, and what else \
+             differs",
         );
         return;
     }
@@ -235,16 +239,52 @@ pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -
             return false;
         }
         let mini = if is_success(last) { compressed(last).min(slots - i) } else { 0 };
-        if mini > 0 {
-            let mut item = Item::new("cqe", format!("{:#x}", i * size));
-            item.summary = format!("{mini} entries with the mini-CQEs of the one before");
-            i += mini;
-            if !each(item) {
+        for j in 1..=mini {
+            // Of 128 bytes the last 64, as of CQEs.
+            let at = (i + j) * size - CQE_BYTES;
+            let Some(array) = bytes.get(at..at + CQE_BYTES) else { break };
+            let item = minis(at, array, last, j);
+            if item.is_some_and(|item| !each(item)) {
                 return false;
             }
         }
+        i += mini;
     }
     true
+}
+
+/// The mini-CQEs in the entry that is `nth` behind a compressed one: eight of them behind it, and in the places of
+/// those that are the ninth, seventeenth and so on of those that it stands for. The others are not written (Linux,
+/// `mlx5e_read_mini_arr_slot`).
+fn minis(at: usize, array: &[u8], title: &[u8; CQE_BYTES], nth: usize) -> Option<Item> {
+    let first = if nth == 1 { 0 } else { nth };
+    let count = CQE.number("byte_cnt", title).unwrap_or(0) as usize;
+    if !first.is_multiple_of(MINIS) || first >= count {
+        return None;
+    }
+    let is_send = Cqe::parse(title).ok()?.opcode == CqeOpcode::Req;
+    let layout: &Layout = if is_send { &MINI_CQE_REQ } else { &MINI_CQE_RESP };
+    let mut item = Item::new("cqe", format!("{at:#x}"));
+    let here = MINIS.min(count - first);
+    item.summary = format!("mini-CQEs {first} to {} of {count}", first + here - 1);
+    for mini in 0..here {
+        let place = mini * layout.bytes;
+        item.part(layout, array, place);
+        let number = |name| layout.number(name, &array[place..]);
+        let bytes = number("byte_cnt").unwrap_or(0);
+        if bytes > 1 << 31 {
+            item.wrong(place + 4, format!("byte_cnt is {bytes}, and a message has at most 2^31"));
+        }
+        if let Some(code) = number("s_wqe_opcode").filter(|code| wqe_opcode(*code).is_none()) {
+            item.wrong(place + 2, format!("opcode {code:#04x} is not known"));
+        }
+    }
+    if !is_send {
+        let what =
+            "rx_hash_result: or a checksum (31:16) and a stride index (15:0), as the CQ was made";
+        item.note(0, what);
+    }
+    Some(item)
 }
 
 /// Entries of zeros.

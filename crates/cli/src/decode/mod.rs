@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `text`, `literal`, `log` | hex in the ways in which people have it, of programs, of logs |
 //! | `capture`, `recording` | files with many things in them |
-//! | `wqe`, `cqe`, `doorbell`, `packet` | one of each |
+//! | `wqe`, `cqe`, `doorbell`, `packet`, `placement` | one of each |
 //! | `stream` | packets of a connection, one after the other |
 //! | `names`, `syndrome` | what codes mean |
 //! | `item` | what is told of one thing |
@@ -20,6 +20,7 @@ mod literal;
 mod log;
 pub(crate) mod names;
 mod packet;
+mod placement;
 mod recording;
 mod stream;
 pub(crate) mod syndrome;
@@ -36,6 +37,7 @@ use bellpush::wire::wqe::WQEBB_BYTES;
 
 pub use item::{Item, Part, Remark, Shown};
 pub use packet::Link;
+pub use recording::Live;
 
 use packet::Around;
 use stream::Streams;
@@ -57,12 +59,22 @@ pub enum Kind {
     Pcap,
     /// A recording of `bellpush run --record`.
     Record,
+    /// A recording that a running program's device writes: what comes now.
+    Live,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Wqe, Self::Cqe, Self::Doorbell, Self::Dbr, Self::Packet, Self::Pcap, Self::Record];
+    pub const ALL: [Self; 8] = [
+        Self::Wqe,
+        Self::Cqe,
+        Self::Doorbell,
+        Self::Dbr,
+        Self::Packet,
+        Self::Pcap,
+        Self::Record,
+        Self::Live,
+    ];
 }
 
 /// How bytes are given.
@@ -245,7 +257,7 @@ pub fn decode(
 ) -> Result<(), DecodeError> {
     match kind {
         Kind::Pcap => return captured(bytes, each),
-        Kind::Record => return recording::all(bytes, options, each),
+        Kind::Record | Kind::Live => return recording::all(bytes, options, each),
         _ => {}
     }
     if let Some(sq) = &options.sq {
@@ -319,9 +331,9 @@ fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), Deco
         let place = format!("packet {}, {s}.{ns:09} s", it.number);
         let link = match it.link {
             Ok(link) => link,
-            Err(code) => {
+            Err(foreign) => {
                 let mut item = Item::new("packet", place);
-                item.summary = format!("of link type {code}, which is not decoded");
+                item.summary = format!("of {foreign}, which is not decoded");
                 more = each(item);
                 return more;
             }

@@ -288,7 +288,13 @@ pub(super) fn meaning(format: &str, field: &str, value: u64) -> Option<String> {
         ("data" | "klm", "byte_count") if value == 0 => Some("2^31 bytes".into()),
         ("data", "lkey") if value == u64::from(wqe::INVALID_LKEY.0) => Some("ends a list".into()),
         ("data" | "inline" | "klm" | "reth", "byte_count" | "DMALen") => decimal(),
-        ("bth", "OpCode") => Opcode::from_code(value as u8).map(packet_opcode),
+        ("bth", "OpCode") => match Opcode::from_code(value as u8) {
+            Some(opcode) => Some(packet_opcode(opcode)),
+            None => super::placement::name(value as u8).map(str::to_owned),
+        },
+        ("feth", _) => super::placement::meaning(field, value).map(str::to_owned),
+        ("mini_cqe8", "s_wqe_opcode") => wqe_opcode(value).map(str::to_owned),
+        ("mini_cqe8", "wqe_counter" | "byte_cnt") => decimal(),
         ("bth", "PSN") | ("aeth", "MSN") => decimal(),
         ("aeth", "Syndrome") => Some(aeth(value as u8)),
         ("ethernet" | "vlan", "ethertype") | ("linux_sll" | "linux_sll2", "protocol") => {

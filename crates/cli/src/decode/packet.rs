@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bellpush::wire::Psn;
 use bellpush::wire::cm::{
     GSI_QPN, IP_HEADER_BYTES, IpHeader, MAD_BYTES, Mad, Message, MessageKind, PortSpace,
 };
@@ -15,6 +16,7 @@ use bellpush::wire::roce::{
 
 use super::item::Item;
 use super::names::{aeth, ethertype, packet_opcode};
+use super::placement;
 
 /// What a packet begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -44,8 +46,19 @@ pub enum Link {
 pub(super) enum Seen {
     /// All of its headers.
     Whole(Whole),
+    /// A request of one packet, with a PSN, of which nothing else counts.
+    Single(Single),
     /// No more than its stream: between which addresses, to which queue pair.
     Part(Addresses, u32),
+}
+
+/// As [`Whole`], of an operation that [`Opcode`] does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Single {
+    pub addresses: Addresses,
+    pub port: u16,
+    pub dest: u32,
+    pub psn: Psn,
 }
 
 /// The headers of a packet.
@@ -81,7 +94,7 @@ const MOST_TAGS: usize = 4;
 const MOST_OF_A_PACKET: usize = 8192;
 
 /// Shows a header, and says whether it is there. Of a packet that is cut, one that is not there is no fault.
-fn header(item: &mut Item, layout: &Layout, bytes: &[u8], at: usize, cut: bool) -> bool {
+pub(super) fn header(item: &mut Item, layout: &Layout, bytes: &[u8], at: usize, cut: bool) -> bool {
     item.part(layout, bytes, at);
     if bytes.len() >= at + layout.bytes {
         return true;
@@ -326,18 +339,20 @@ fn roce(
     });
     let code = bytes[0];
     let Some(opcode) = Opcode::from_code(code) else {
-        match unread(code) {
-            Some(name) => {
-                item.summary = name.into();
-                item.note(at, "an operation that is not decoded");
-            }
-            None => {
-                item.summary = format!("RoCEv2, opcode {code:#04x}");
-                item.wrong(at, format!("opcode {code:#04x} is not known"));
-            }
+        let placed = placement::request(item, all, at..end, have, around.cut);
+        if !placed {
+            item.summary = format!("RoCEv2, opcode {code:#04x}");
+            item.wrong(at, format!("opcode {code:#04x} is not known"));
         }
         icrc(item, all, at, end, around);
-        return part;
+        let (true, Some(envelope)) = (placed, around.envelope) else { return part };
+        let number = |name| BTH.number(name, bytes).unwrap_or(0) as u32;
+        return Some(Seen::Single(Single {
+            addresses: envelope.addresses,
+            port: envelope.src_port,
+            dest: number("DestQP"),
+            psn: Psn::new(number("PSN")),
+        }));
     };
     let mut next = at + BTH_BYTES;
     item.summary = summary(opcode, there, at);
@@ -375,15 +390,6 @@ fn roce(
     let (bth, reth, payload) = (packet.headers.bth, packet.headers.ext.reth, packet.payload.len());
     let Envelope { addresses, src_port: port, .. } = around.envelope?;
     Some(Seen::Whole(Whole { addresses, port, bth, reth, payload }))
-}
-
-/// Opcodes of the memory placement extensions (InfiniBand vol. 1, annex A19), as Linux' rxe sends them.
-fn unread(code: u8) -> Option<&'static str> {
-    match code {
-        0x1c => Some("RC FLUSH"),
-        0x1d => Some("RC ATOMIC WRITE"),
-        _ => None,
-    }
 }
 
 fn wrong_at(error: &PacketError, bth: usize, payload: usize) -> usize {

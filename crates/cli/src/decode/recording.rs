@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use bellpush::nic::QpType;
-use bellpush::nic::soft::record::{Format, Formatted, formats};
+use bellpush::nic::soft::record::{Following, Format, Formatted, formats};
 use bellpush::wire::cqe::CQE_BYTES;
 use bellpush::wire::doorbell::{Doorbell, cq_ci};
-use bellpush::wire::fields::{CQ_DBR, DBR};
+use bellpush::wire::fields::{CQ_DBR, CQE, DBR};
 use bellpush::wire::wqe::Ctrl;
 
 use super::item::Item;
@@ -215,4 +215,60 @@ pub(super) fn all(
     let mut reading = Reading::default();
     formats(bytes.to_vec(), &mut |it| reading.item(it, options).is_none_or(&mut *each))
         .map_err(|error| DecodeError(error.to_string()))
+}
+
+/// A recording that a running program's device writes, as far as it has come.
+pub struct Live {
+    options: Options,
+    /// The queue pair that is looked at; `None`: everything.
+    qpn: Option<u32>,
+    following: Following,
+    reading: Reading,
+}
+
+impl Live {
+    /// Of a queue pair alone, if one is given: its WQEs, receives, CQEs, doorbells and records.
+    pub fn new(options: &Options, qpn: Option<u32>) -> Self {
+        let (following, reading) = (Following::default(), Reading::default());
+        Self { options: options.clone(), qpn, following, reading }
+    }
+
+    /// Takes the bytes that follow those before, and hands over what is whole with them, until `each` says that it is
+    /// enough. Whether it did not.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for bytes that are no recording, or that are damaged.
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        each: &mut dyn FnMut(Item) -> bool,
+    ) -> Result<bool, DecodeError> {
+        let Self { options, qpn, following, reading } = self;
+        let mut take = |it: Formatted| {
+            let wanted = qpn.is_none_or(|qpn| qpn_of(&it) == Some(qpn));
+            // What is not shown is known of afterwards.
+            let item = reading.item(it, options).filter(|_| wanted);
+            item.is_none_or(&mut *each)
+        };
+        following.feed(bytes, &mut take).map_err(|error| DecodeError(error.to_string()))
+    }
+
+    /// Whether the device was closed: nothing follows.
+    pub fn is_closed(&self) -> bool {
+        self.following.is_closed()
+    }
+}
+
+/// The queue pair that something of a recording is of; packets name the peer's.
+fn qpn_of(it: &Formatted) -> Option<u32> {
+    match it.what {
+        Format::Wqe { qpn, .. } | Format::Record { qpn, .. } => Some(qpn),
+        Format::Receive { number, shared } => (!shared).then_some(number),
+        Format::Doorbell { .. } => {
+            let register = it.bytes[..].try_into().ok()?;
+            Some(Doorbell::parse(u64::from_le_bytes(register)).qpn.0)
+        }
+        Format::Cqe { .. } => CQE.number("sop_drop_qpn.qpn", &it.bytes).map(|qpn| qpn as u32),
+        Format::CqRecord { .. } | Format::CqDoorbell | Format::Packet { .. } => None,
+    }
 }

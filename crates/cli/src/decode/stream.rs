@@ -8,7 +8,7 @@ use bellpush::wire::Psn;
 use bellpush::wire::roce::{Operation, Position, Service};
 
 use super::item::Item;
-use super::packet::{Seen, Whole};
+use super::packet::{Seen, Single, Whole};
 
 /// Most streams that are followed; of more, packets are shown and not compared with those before.
 const MOST: usize = 1 << 16;
@@ -86,6 +86,7 @@ impl Streams {
     pub(super) fn take(&mut self, item: &mut Item, seen: &Seen) {
         match seen {
             Seen::Whole(seen) => self.whole(item, seen),
+            Seen::Single(seen) => self.single(item, seen),
             // Its PSN and what it does to its message are not known: the next packet begins anew.
             Seen::Part(addresses, qpn) => {
                 for requests in [false, true] {
@@ -106,18 +107,44 @@ impl Streams {
         let (from, to) = (seen.addresses.src(), seen.addresses.dst());
         let key = (from, to, seen.bth.dest.0, operation.is_request());
         let before = self.all.get(&key).copied();
-        let before = before.filter(|before| !is_another(item, seen, before));
+        let psn = seen.bth.psn;
+        let before = before.filter(|before| !is_another(item, (seen.port, psn), before));
+        let responses = operation.is_read_response();
+        let follows = before.is_some_and(|before| sequence(item, psn, responses, &before));
+        let state = before.filter(|_| follows).map_or(State::Unknown, |before| before.state);
+        let state = message(item, seen, state);
+        self.goes_on(key, before, (psn, takes(seen)), state, seen.port);
+    }
+
+    /// A request of one packet: a message of its own.
+    fn single(&mut self, item: &mut Item, seen: &Single) {
+        let key = (seen.addresses.src(), seen.addresses.dst(), seen.dest, true);
+        let before = self.all.get(&key).copied();
+        let before = before.filter(|before| !is_another(item, (seen.port, seen.psn), before));
+        let follows = before.is_some_and(|before| sequence(item, seen.psn, false, &before));
+        if let Some(Stream { state: State::Within(open), .. }) = before.filter(|_| follows) {
+            let what = format!("another request, and {:?} has had no Last", open.operation);
+            item.wrong(None, what);
+        }
+        self.goes_on(key, before, (seen.psn, (1, 0)), State::Between, seen.port);
+    }
+
+    /// Where a stream is behind a packet that takes so many PSNs, at least, and perhaps more.
+    fn goes_on(
+        &mut self,
+        key: Key,
+        before: Option<Stream>,
+        (psn, (least, slack)): (Psn, (u32, u32)),
+        state: State,
+        port: u16,
+    ) {
         if before.is_none() && self.all.len() >= MOST && !self.all.contains_key(&key) {
             return;
         }
-        let (least, slack) = takes(seen);
-        let next = seen.bth.psn.plus(least);
-        let follows = before.is_some_and(|before| sequence(item, seen, &before));
-        let state = before.filter(|_| follows).map_or(State::Unknown, |before| before.state);
-        let state = message(item, seen, state);
+        let next = psn.plus(least);
         let behind = before.filter(|before| next.before(before.high.0));
         let high = behind.map_or((next, slack), |before| before.high);
-        self.all.insert(key, Stream { next, slack, high, state, port: seen.port });
+        self.all.insert(key, Stream { next, slack, high, state, port });
     }
 
     /// Messages that have begun, and of which the last packet is not there.
@@ -136,10 +163,10 @@ impl Streams {
 
 /// Whether the packet is of another connection than those before it: numbers of queue pairs are used again, and a
 /// connection keeps its source port (annex A17). Of one that lost packets the PSN goes on close by.
-fn is_another(item: &mut Item, seen: &Whole, before: &Stream) -> bool {
+fn is_another(item: &mut Item, (port, psn): (u16, Psn), before: &Stream) -> bool {
     const CLOSE: i32 = 1 << 12;
-    let distance = seen.bth.psn.distance(before.next);
-    let another = seen.port != before.port && !(-CLOSE..=CLOSE).contains(&distance);
+    let distance = psn.distance(before.next);
+    let another = port != before.port && !(-CLOSE..=CLOSE).contains(&distance);
     if another {
         let what = "another source port and another PSN: taken for another connection";
         item.note(None, what);
@@ -148,10 +175,8 @@ fn is_another(item: &mut Item, seen: &Whole, before: &Stream) -> bool {
 }
 
 /// Whether the packet follows the one before.
-fn sequence(item: &mut Item, seen: &Whole, before: &Stream) -> bool {
-    let psn = seen.bth.psn;
+fn sequence(item: &mut Item, psn: Psn, responses: bool, before: &Stream) -> bool {
     let distance = psn.distance(before.next);
-    let responses = seen.bth.opcode.operation().is_read_response();
     if (0..=before.slack as i32).contains(&distance) {
         return true;
     }

@@ -14,7 +14,9 @@ use super::*;
 
 mod captures;
 mod hex;
+mod live;
 mod nic;
+mod placement;
 
 /// A SEND of ibv_rc_pingpong, as libmlx5 posted it.
 const SEND: &str = "0000000a41a5b002000000080000000000000040f10aafd500005573991c5000";
@@ -530,7 +532,7 @@ fn almost(kind: Kind) -> Vec<u8> {
         Kind::Doorbell | Kind::Dbr => ring()[..8].to_vec(),
         Kind::Packet => packets[0].clone(),
         Kind::Pcap => next_generation(&packets, false),
-        Kind::Record => b"bellpush-record 1\n".to_vec(),
+        Kind::Record | Kind::Live => b"bellpush-record 1\n".to_vec(),
     }
 }
 

@@ -16,11 +16,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bellpush::nic::soft::trace::Tracing;
 use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::nic::{Mtu, QpType};
 
 use crate::cli::CliError;
 use crate::link::LinkArgs;
+use crate::metrics;
 use end::End;
 use exchange::ServeError;
 
@@ -33,6 +35,9 @@ const MAX_DRIVERS: usize = 16;
 /// Time for which the last client's queue pair still answers: many times a stock client's ACK
 /// timeout of 67 ms.
 const LINGER: Duration = Duration::from_secs(3);
+
+/// Between two looks at what the NIC counts, and how long one waits for its engine.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Programs for which this command can be the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -69,6 +74,9 @@ pub struct ServeArgs {
     /// Path MTU: for a pingpong the client's -m, for perftest the largest accepted one
     #[arg(long, default_value_t = 1024, value_parser = mtu)]
     mtu: u32,
+    /// Serve the NIC's counters for Prometheus meanwhile: http://127.0.0.1:PORT/metrics; 0: a free port
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "9464")]
+    metrics: Option<u16>,
 }
 
 fn mtu(text: &str) -> Result<u32, String> {
@@ -83,7 +91,7 @@ struct Served {
 }
 
 pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
-    let served = Arc::new(open(&args.link)?);
+    let served = Arc::new(open(args)?);
     let listener = TcpListener::bind(SocketAddr::new(args.listen, args.port)).map_err(|e| {
         let what = format!("TCP port {} of {}: {e}", args.port, args.listen);
         CliError::new(what, "give another --port or --listen")
@@ -135,16 +143,37 @@ impl Drivers {
     }
 }
 
-fn open(args: &LinkArgs) -> Result<Served, CliError> {
+fn open(args: &ServeArgs) -> Result<Served, CliError> {
     let unopened = |e: &dyn std::fmt::Display| {
         let remedy = "give --address one of this machine's that no other NIC has";
         CliError::new(format!("the software NIC did not start: {e}"), remedy)
     };
-    let link = args.open().map_err(|e| unopened(&e))?;
+    let link = args.link.open().map_err(|e| unopened(&e))?;
     let address = link.address();
     eprintln!("bellpush: {}", link.describe());
-    let nic = SoftNic::open_on(SoftConfig::default(), link).map_err(|e| unopened(&e))?;
+    let tracing = args.metrics.map(|_| Tracing::new(false, true)).transpose();
+    let tracing = tracing.map_err(|e| unopened(&e))?;
+    let trace = tracing.clone().map(|tracing| (tracing, 0));
+    let config = SoftConfig { trace, ..SoftConfig::default() };
+    let nic = SoftNic::open_on(config, link).map_err(|e| unopened(&e))?;
+    if let (Some(port), Some(tracing)) = (args.metrics, &tracing) {
+        metrics::serve(port, tracing)?;
+        look(&nic).map_err(|e| unopened(&e))?;
+    }
     Ok(Served { nic, address })
+}
+
+/// Has the NIC say now and then what it has counted, as long as it lives.
+fn look(nic: &Arc<SoftNic>) -> std::io::Result<()> {
+    let nic = Arc::downgrade(nic);
+    let look = move || {
+        while let Some(nic) = nic.upgrade() {
+            nic.look_for_trace(LOOK);
+            drop(nic);
+            thread::sleep(LOOK);
+        }
+    };
+    thread::Builder::new().name("bellpush-look".into()).spawn(look).map(drop)
 }
 
 fn client(

@@ -1,5 +1,6 @@
 //! What each queue of a trace waits for, a line each.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use bellpush::wire::cqe::Syndrome;
@@ -20,18 +21,44 @@ pub fn explain(path: &Path) -> Result<Vec<String>, TraceError> {
     Ok(lines(&Trace::read_ends(path)?))
 }
 
+/// What a trace ends with, by what it is looked up by: a file may have very many of each.
+#[derive(Default)]
+struct Found<'a> {
+    queues: HashMap<u32, Vec<&'a QueueEnd>>,
+    cqs: HashMap<u32, Vec<&'a CqEnd>>,
+    /// By its own number and its peer's: the first.
+    connected: HashMap<(u32, u32), &'a QueueEnd>,
+    /// By its device and number: the first.
+    numbered: HashMap<(u32, u32), &'a CqEnd>,
+}
+
+impl<'a> Found<'a> {
+    fn new(ends: &'a Ends) -> Self {
+        let mut found = Self::default();
+        for queue in &ends.queues {
+            found.queues.entry(queue.pid).or_default().push(queue);
+            if let Some(peer) = queue.peer {
+                found.connected.entry((queue.qpn, peer)).or_insert(queue);
+            }
+        }
+        for cq in &ends.cqs {
+            found.cqs.entry(cq.pid).or_default().push(cq);
+            found.numbered.entry((cq.pid, cq.number)).or_insert(cq);
+        }
+        found
+    }
+}
+
 pub(super) fn lines(ends: &Ends) -> Vec<String> {
-    let mut lines = Vec::new();
+    let (mut lines, mut found) = (Vec::new(), Found::new(ends));
     for program in &ends.programs {
         lines.push(plain(&said_of_program(program)));
-        for queue in ends.queues.iter().filter(|queue| queue.pid == program.pid) {
-            let peer = ends
-                .queues
-                .iter()
-                .find(|it| Some(it.qpn) == queue.peer && it.peer == Some(queue.qpn));
-            lines.push(plain(&said_of_queue(queue, peer, ends, program.end_ns)));
+        // Once, however often the file names a device.
+        for queue in found.queues.remove(&program.pid).unwrap_or_default() {
+            let peer = queue.peer.and_then(|peer| found.connected.get(&(peer, queue.qpn)));
+            lines.push(plain(&said_of_queue(queue, peer.copied(), &found, program.end_ns)));
         }
-        for cq in ends.cqs.iter().filter(|cq| cq.pid == program.pid) {
+        for cq in found.cqs.remove(&program.pid).unwrap_or_default() {
             lines.extend(said_of_cq(cq).map(|line| plain(&line)));
         }
     }
@@ -81,12 +108,17 @@ fn wqes(count: u64) -> String {
     if count == 1 { "1 WQE".into() } else { format!("{count} WQEs") }
 }
 
-fn said_of_queue(queue: &QueueEnd, peer: Option<&QueueEnd>, ends: &Ends, end_ns: u64) -> String {
+fn said_of_queue(
+    queue: &QueueEnd,
+    peer: Option<&QueueEnd>,
+    found: &Found<'_>,
+    end_ns: u64,
+) -> String {
     // A DCI goes on after an error of one peer.
     let why = if queue.error.is_some() && queue.state != "RTS" {
         failed(queue)
     } else {
-        stuck(queue, peer, end_ns).or_else(|| unpolled(queue, ends)).unwrap_or_else(|| idle(queue))
+        stuck(queue, peer, end_ns).or_else(|| unpolled(queue, found)).unwrap_or_else(|| idle(queue))
     };
     let QueueEnd { qpn, kind, state, last, .. } = queue;
     let last = match &**last {
@@ -201,8 +233,8 @@ fn waiting(cq: &CqEnd) -> Option<u64> {
     cq.taken.map(|taken| cq.written.saturating_sub(taken)).filter(|&waiting| waiting > 0)
 }
 
-fn unpolled(queue: &QueueEnd, ends: &Ends) -> Option<String> {
-    let of = |number| ends.cqs.iter().find(|cq| cq.pid == queue.pid && cq.number == number);
+fn unpolled(queue: &QueueEnd, found: &Found<'_>) -> Option<String> {
+    let of = |number| found.numbered.get(&(queue.pid, number));
     let cq = queue.cqs.into_iter().filter_map(of).find(|cq| waiting(cq).is_some())?;
     Some(format!(
         "all that is posted is done; CQ {:#x} has {} CQEs that were not polled",

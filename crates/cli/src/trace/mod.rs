@@ -9,6 +9,7 @@ mod chrome;
 mod ends;
 mod explain;
 mod flows;
+mod open;
 mod queue;
 pub mod stats;
 #[cfg(test)]

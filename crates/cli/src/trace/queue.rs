@@ -7,6 +7,7 @@ use bellpush::nic::soft::trace::{Kind, Mark, SendLook};
 use bellpush::wire::cqe::Syndrome;
 
 use super::ends::{Oldest, QueueEnd};
+use super::open::Open;
 use crate::decode::names;
 
 pub(super) const STATES: [QpState; 6] =
@@ -40,6 +41,8 @@ pub(super) struct Message {
     pub sent_last: u64,
     pub done: u64,
     pub cqe: u64,
+    /// Its queue pair was reset or destroyed, or its index used again: nothing comes of it any more.
+    pub given_up: u64,
     /// Of an error.
     pub syndrome: u8,
     pub resent: u64,
@@ -72,7 +75,7 @@ pub(super) struct Queue {
     producer: u64,
     taken: u64,
     /// Not complete.
-    pub open: VecDeque<Message>,
+    pub open: Open,
     pub closed: Vec<Message>,
     pub came: Vec<Came>,
     arrived: Option<(u64, u64)>,
@@ -88,8 +91,7 @@ impl Queue {
 
     /// In flight: messages that were taken and are not done, and their bytes.
     pub(super) fn in_flight(&self) -> (u64, u64) {
-        let flying = self.open.iter().filter(|it| it.fetched != 0 && it.done == 0);
-        flying.fold((0, 0), |(n, bytes): (u64, u64), it| (n + 1, bytes.saturating_add(it.bytes)))
+        self.open.in_flight()
     }
 
     /// Takes an event of it.
@@ -101,12 +103,13 @@ impl Queue {
         self.known |= !matches!(kind, Kind::LookSend | Kind::LookReceives);
         match kind {
             Kind::Gone => {
+                self.give_up(ts_ns);
                 (self.gone, self.end.state) = (true, GONE.into());
                 return;
             }
             Kind::QpMade => {
                 // A number may be used again: nothing of the queue pair before is this one's.
-                self.moved(QpState::Reset as u64);
+                self.moved(QpState::Reset as u64, ts_ns);
                 self.gone = false;
                 let kind = KINDS.get(usize::from(aux)).copied().unwrap_or("?");
                 self.end.kind = kind.into();
@@ -114,7 +117,7 @@ impl Queue {
                 self.end.blocks = b as u32;
             }
             Kind::Connected => self.end.peer = Some(a as u32 & 0xff_ffff),
-            Kind::State => self.moved(b),
+            Kind::State => self.moved(b, ts_ns),
             Kind::Doorbell => {
                 self.producer = self.producer.max(b);
                 // What an earlier look found unannounced may be what this one tells of.
@@ -127,27 +130,25 @@ impl Queue {
             Kind::Fetched => self.fetched(ts_ns, aux, [a, b]),
             Kind::Sent => {
                 self.end.sent += 1;
-                let fresh = |it: &&mut Message| it.index == aux && it.sent == 0 && it.done == 0;
-                if let Some(message) = self.open.iter_mut().find(fresh) {
-                    (message.sent, message.peer) = (ts_ns, Some(a as u32 & 0xff_ffff));
-                    (message.psn, message.bytes) = (b & 0xff_ffff, b >> 32);
-                }
+                self.open.change(aux, |it| {
+                    if it.sent == 0 && it.done == 0 {
+                        (it.sent, it.peer) = (ts_ns, Some(a as u32 & 0xff_ffff));
+                        (it.psn, it.bytes) = (b & 0xff_ffff, b >> 32);
+                    }
+                });
             }
             Kind::SentLast => {
-                let of = |it: &&mut Message| it.index == aux && it.sent != 0 && it.sent_last == 0;
-                if let Some(message) = self.open.iter_mut().find(of) {
-                    message.sent_last = ts_ns;
-                }
+                self.open.change(aux, |it| {
+                    if it.sent != 0 && it.sent_last == 0 {
+                        it.sent_last = ts_ns;
+                    }
+                });
             }
             Kind::Done => self.done(ts_ns, aux, [a, b]),
             Kind::Cqe => self.completed(ts_ns, aux, a),
             Kind::Resent => {
                 self.end.resent += 1;
-                if let Some(message) =
-                    self.open.iter_mut().find(|it| it.index == aux && it.sent != 0)
-                {
-                    message.resent += 1;
-                }
+                self.open.change(aux, |it| it.resent += u64::from(it.sent != 0));
             }
             // A peer that says that it is not ready is not silent.
             Kind::Timeout => (self.end.timeouts, self.end.rnr) = (self.end.timeouts + 1, 0),
@@ -177,12 +178,19 @@ impl Queue {
         }
     }
 
-    fn moved(&mut self, to: u64) {
+    /// What is open comes to nothing.
+    fn give_up(&mut self, ts_ns: u64) {
+        let open = std::mem::take(&mut self.open);
+        let given_up = open.iter().map(|it| Message { given_up: ts_ns, ..it.clone() });
+        self.closed.extend(given_up);
+    }
+
+    fn moved(&mut self, to: u64, ts_ns: u64) {
         self.end.state = state(to);
         if to == QpState::Reset as u64 {
             self.rung.clear();
             (self.producer, self.taken) = (0, 0);
-            self.closed.extend(self.open.drain(..));
+            self.give_up(ts_ns);
             // It begins anew, under its number.
             let QueueEnd { pid, qpn, kind, cqs, blocks, state, .. } = std::mem::take(&mut self.end);
             let (answered, new) = (true, QueueEnd::default());
@@ -210,15 +218,19 @@ impl Queue {
         let (opcode, signaled) = (b as u8, b >> 15 & 1 != 0);
         let message =
             Message { index, opcode, signaled, blocks, rung, fetched: ts_ns, ..Message::default() };
-        self.open.push_back(message);
+        self.push(message, ts_ns);
+    }
+
+    fn push(&mut self, message: Message, ts_ns: u64) {
+        let before = self.open.push(message);
+        self.closed.extend(before.map(|it| Message { given_up: ts_ns, ..it }));
     }
 
     fn done(&mut self, ts_ns: u64, index: u16, [opcode, bytes]: [u64; 2]) {
         self.end.done += 1;
         self.end.done_ns = ts_ns;
         (self.end.timeouts, self.end.rnr, self.end.resent, self.end.nak) = (0, 0, 0, None);
-        let at = self.open.iter().position(|it| it.index == index && it.done == 0);
-        let at = at.unwrap_or_else(|| {
+        if self.open.get(index).is_none_or(|it| it.done != 0) {
             // Carried out without being taken one by one.
             let ahead = u64::from(index.wrapping_sub(self.taken as u16));
             let position = self.taken.saturating_add(ahead);
@@ -227,13 +239,14 @@ impl Queue {
             self.end.fetched += 1;
             self.end.unreported += 1;
             let signaled = true;
-            self.open.push_back(Message { index, rung, blocks: 1, signaled, ..Message::default() });
-            self.open.len() - 1
+            let blocks = 1;
+            self.push(Message { index, rung, blocks, signaled, ..Message::default() }, ts_ns);
+        }
+        self.open.change(index, |it| {
+            (it.done, it.opcode, it.bytes) = (ts_ns, opcode as u8, bytes);
         });
-        let message = &mut self.open[at];
-        (message.done, message.opcode, message.bytes) = (ts_ns, opcode as u8, bytes);
-        if !message.signaled {
-            self.closed.extend(self.open.remove(at));
+        if self.open.get(index).is_some_and(|it| !it.signaled) {
+            self.closed.extend(self.open.remove(index));
         }
     }
 
@@ -248,13 +261,15 @@ impl Queue {
         }
         self.end.completed += 1;
         self.end.unreported = 0;
-        let Some(at) = self.open.iter().position(|it| it.index == index) else { return };
+        if self.open.get(index).is_none() {
+            return;
+        }
         // What is before it is complete as well; those that no CQE is written of have told so.
-        for mut message in self.open.drain(..=at) {
+        for mut message in self.open.through(index) {
             (message.cqe, message.syndrome) = (ts_ns, if failed { syndrome } else { 0 });
             self.closed.push(message);
         }
-        self.end.unreported = self.open.iter().map(|it| it.blocks).sum();
+        self.end.unreported = self.open.blocks();
     }
 
     fn looked(&mut self, look: &SendLook) {

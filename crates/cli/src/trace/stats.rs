@@ -29,8 +29,8 @@ fn device_name(device: &DeviceTrace) -> String {
     format!("{program} {pid}, mlx5_{index} ({place})")
 }
 
-/// What devices and queue pairs count, but for zeros.
-pub fn text(devices: &[DeviceTrace]) -> String {
+/// What devices and queue pairs count, but for zeros; and how many devices found no place to count in.
+pub fn text(devices: &[DeviceTrace], refused: u64) -> String {
     let mut text = String::new();
     let mut line = |head: &str, counters: &[(&str, u64)]| {
         let counted = counters.iter().filter(|(_, n)| *n > 0);
@@ -41,12 +41,21 @@ pub fn text(devices: &[DeviceTrace]) -> String {
     };
     for device in devices {
         line(&device_name(device), &device.counters);
+        if device.lost[2] > 0 {
+            let uncounted = [("events", device.lost[2])];
+            line("  queue pairs beyond those that have counters", &uncounted);
+        }
         for qp in &device.qps {
             let mut counters: Vec<_> =
                 KINDS.iter().map(|&(kind, name)| (name, qp.of(kind))).collect();
             counters.extend([("bytes", qp.bytes), ("error_cqes", qp.errors)]);
             line(&format!("  QP {:#x}", qp.qpn), &counters);
         }
+    }
+    if refused > 0 {
+        let first = devices.len();
+        writeln!(text, "{refused} devices beyond the first {first} are not counted")
+            .expect("a string takes all");
     }
     text
 }
@@ -57,7 +66,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// What devices and queue pairs count, as Prometheus reads it.
-pub fn prometheus(devices: &[DeviceTrace]) -> String {
+pub fn prometheus(devices: &[DeviceTrace], refused: u64) -> String {
     let mut text = String::new();
     let mut family = |name: &str, samples: Vec<(String, u64)>| {
         if samples.is_empty() {
@@ -73,6 +82,9 @@ pub fn prometheus(devices: &[DeviceTrace]) -> String {
         let DeviceTrace { program, pid, index, .. } = device;
         format!("program=\"{}\",pid=\"{pid}\",device=\"mlx5_{index}\"", quoted(program))
     };
+    family("devices_uncounted", vec![(String::new(), refused)]);
+    let uncounted = |device: &DeviceTrace| (labels(device), device.lost[2]);
+    family("qp_events_uncounted", devices.iter().map(uncounted).collect());
     let names: Vec<_> = devices.first().map_or(Vec::new(), |device| device.counters.clone());
     for (nth, (name, _)) in names.iter().enumerate() {
         let of = |device: &DeviceTrace| (labels(device), device.counters[nth].1);

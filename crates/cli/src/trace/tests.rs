@@ -9,12 +9,14 @@ use bellpush::nic::queue::{HostCq, HostRq, HostSq};
 use bellpush::nic::soft::link::{Link, ShmNet};
 use bellpush::nic::soft::script::{Script, Scripted, ScriptedFaults};
 use bellpush::nic::soft::trace::{EVENTS, Kind, Tracing};
-use bellpush::nic::soft::{Engine, Qp, SoftConfig, SoftNic};
-use bellpush::nic::{Access, Mr, Nic, QpAttr, QueuePair};
+use bellpush::nic::soft::{CqAttr, Engine, Objects, Qp, SoftConfig, SoftNic};
+use bellpush::nic::{Access, Mr, Nic, QpAttr, QpType, QueuePair};
 use bellpush::wire::Iova;
 use bellpush::wire::wqe::{Flags, Opcode, Piece, SendWr};
 
 use super::{Event, Trace, explain, timeline};
+
+mod limits;
 
 const DATA: [u8; 24] = [7; 24];
 
@@ -36,6 +38,10 @@ impl Bed {
     }
 
     fn traced(script: &str, traced: bool, counts: bool) -> Self {
+        Self::typed(script, (traced, counts), QpType::Rc)
+    }
+
+    fn typed(script: &str, (traced, counts): (bool, bool), kind: QpType) -> Self {
         let tracing = Tracing::new(true, counts).unwrap();
         let net = ShmNet::anonymous(false).unwrap();
         let (mut engines, mut nics, mut qps) = (Vec::new(), Vec::new(), Vec::new());
@@ -62,7 +68,20 @@ impl Bed {
             };
             let memory = HostMem::alloc(nic.queue_bytes(&attr)).unwrap();
             let view = View::new(&memory, 0, memory.len()).unwrap();
-            qps.push(nic.create(&attr, &view).unwrap());
+            let queues = SoftNic::place(&attr, &view).unwrap();
+            let cq = |ring: &View, dbr: &View| {
+                let (ring, dbr, uar) = (ring.clone(), dbr.clone(), queues.uar.clone());
+                nic.create_cq(&CqAttr { ring, dbr, uar, notify: None }).unwrap()
+            };
+            let objects = Objects {
+                kind,
+                pd: nic.default_pd().clone(),
+                send_cq: cq(&queues.send_cq, &queues.send_cq_dbr),
+                recv_cq: Some(cq(&queues.recv_cq, &queues.recv_cq_dbr)),
+                srq: None,
+                uidx: 0,
+            };
+            qps.push(nic.create_with(&attr, queues, objects).unwrap());
             engines.push(engine);
             nics.push(nic);
         }
@@ -327,15 +346,17 @@ fn the_oldest_events_that_were_lost_are_counted_and_counters_are_not() {
     let (_, all) = bed.said();
     assert!(all.contains("events are lost"), "{all}");
     let devices = bed.tracing.devices(false);
-    let text = super::stats::text(&devices);
+    let text = super::stats::text(&devices, 3);
     for counted in ["wqes 1", "wqes done 1", "messages placed 1", "bytes 24"] {
         assert!(text.contains(counted), "{counted} in {text}");
     }
     let qp = format!("qp=\"{:#x}\"", bed.qps[0].qpn().0);
-    let metrics = super::stats::prometheus(&devices);
+    let metrics = super::stats::prometheus(&devices, 3);
     let done = metrics.lines().find(|line| line.starts_with("bellpush_qp_wqes_done_total"));
     assert!(metrics.contains("# TYPE bellpush_qp_wqes_done_total counter\n"));
     assert!(done.is_some_and(|line| line.contains(&qp) && line.ends_with("} 1")), "{metrics}");
+    assert!(text.ends_with("3 devices beyond the first 2 are not counted\n"), "{text}");
+    assert!(metrics.contains("\nbellpush_devices_uncounted_total{} 3\n"), "{metrics}");
     let is_sample = |line: &str| line.starts_with('#') || line.split_once("} ").is_some();
     assert!(metrics.lines().all(is_sample));
 }

@@ -222,13 +222,14 @@ impl<'a> Drawing<'a> {
     }
 
     fn draw_messages(&mut self, queue: &Queue) {
-        let mut all: Vec<&Message> = queue.closed.iter().chain(&queue.open).collect();
+        let mut all: Vec<&Message> = queue.closed.iter().chain(queue.open.iter()).collect();
         all.sort_by_key(|message| message.start());
         let mut lanes: Vec<u64> = Vec::new();
         for message in all {
             let last = [message.cqe, message.done].into_iter().max().filter(|&at| at != 0);
             let unfinished = last.is_none() || message.signaled && message.cqe == 0;
-            let to = last.filter(|_| !unfinished).unwrap_or(self.end_ns).max(message.start());
+            let ended = Some(message.given_up).filter(|&at| at != 0).unwrap_or(self.end_ns);
+            let to = last.filter(|_| !unfinished).unwrap_or(ended).max(message.start());
             let mut from = message.start();
             let free = lanes.iter().position(|&end| end <= from);
             let lane = free.unwrap_or(lanes.len().min(LANES - 1));
@@ -266,7 +267,8 @@ impl<'a> Drawing<'a> {
         for (key, value, is) in [
             ("resent", json!(message.resent), message.resent > 0),
             ("syndrome", json!(message.syndrome), message.syndrome > 0),
-            ("unfinished", json!(true), unfinished),
+            ("unfinished", json!(true), unfinished && message.given_up == 0),
+            ("given_up", json!(true), unfinished && message.given_up != 0),
             ("begun_us", json!(super::chrome::micros(message.start())), from != message.start()),
         ] {
             if is {

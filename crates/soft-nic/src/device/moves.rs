@@ -132,6 +132,10 @@ impl Device {
         qp.receives().reset();
         qp.forget(self.random());
         qp.start_over();
+        // A recording has what the NIC reads, and not what a look does.
+        if let Some(trace) = qp.events.trace().filter(|_| self.recorder.is_none()) {
+            trace.reset(qp);
+        }
         // Behind the state: a peer in this process has nothing accepted any more.
         qp.bring_about();
         Ok(())

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::adversary::{self, Kind, cqes::Late};
+use crate::log;
 use crate::objects::events::{Event, Events};
 use crate::objects::moderation::{Held, Moderation};
 use crate::objects::number::Number;
@@ -434,8 +435,11 @@ impl Cq {
         // In a device's memory, which can be gone, every store can fail.
         ring.write(pi, cqe).map_err(|_| self.overrun())?;
         self.pi.store(pi + 1, Ordering::Relaxed);
+        let a = trace::cqe(self.number(), cqe.opcode as u8, cqe.syndrome, cqe.vendor_err);
+        if cqe.opcode.is_error() {
+            log::of_qp(cqe.qpn.0, trace::Kind::Cqe, cqe.wqe_counter, [a, 0]);
+        }
         if let Some(trace) = self.events.trace() {
-            let a = trace::cqe(self.number(), cqe.opcode as u8, cqe.syndrome, cqe.vendor_err);
             let words = [a, u64::from(cqe.byte_cnt)];
             trace.mark(trace::Kind::Cqe, cqe.qpn.0, cqe.wqe_counter, words);
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::log;
 use crate::record::Recorder;
 use crate::trace::{Kind, Tracer};
 use bellpush_wire::Qpn;
@@ -98,8 +99,9 @@ impl Events {
         if let Some(recorder) = &self.recorder {
             recorder.told(event);
         }
+        let (number, code) = event.coded();
+        log::of_object(number, code);
         if let Some(trace) = &self.trace {
-            let (number, code) = event.coded();
             trace.mark(Kind::Async, number, 0, [code, 0]);
         }
         if let Some(sink) = self.sink.get() {

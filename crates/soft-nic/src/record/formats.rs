@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::event::MAGIC;
 use super::event::{Call, Event, Header, Outcome, Place, SrqSort, Tail};
-use super::reader::{Recording, RecordingError};
+use super::reader::{RecordingError, broken, event_at};
 use bellpush_nic::{Order, QpType};
 use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
@@ -122,8 +123,8 @@ struct Completions {
     begun: Option<(u64, [u8; CQE_TAIL_OFFSET])>,
 }
 
-struct Reading<'a> {
-    header: &'a Header,
+struct Reading {
+    header: Header,
     calls: Vec<Call>,
     qps: BTreeMap<u32, Queue>,
     srqs: Vec<Shared>,
@@ -140,7 +141,20 @@ fn within(place: &Place, region: u32, offset: u64) -> Option<u64> {
     (place.region == region && inner < place.len).then_some(inner)
 }
 
-impl Reading<'_> {
+impl Reading {
+    fn new(header: Header) -> Self {
+        Self {
+            header,
+            calls: Vec::new(),
+            qps: BTreeMap::new(),
+            srqs: Vec::new(),
+            cqs: BTreeMap::new(),
+            uars: Vec::new(),
+            now_ns: 0,
+            event: 0,
+        }
+    }
+
     fn called(&mut self, call: Call, outcome: Outcome) {
         match (call, outcome) {
             (Call::Qp(qp), Outcome::Number(qpn)) => {
@@ -330,6 +344,79 @@ impl Queue {
     }
 }
 
+/// Longest event that is waited for: the longest that a NIC writes is a fraction of it.
+const MOST_OF_AN_EVENT: usize = 64 << 20;
+
+/// A recording that may still be written, as far as it has come.
+#[derive(Default)]
+pub struct Following {
+    /// What begins with an event that is not whole yet, and where in the recording that is.
+    rest: Vec<u8>,
+    at: usize,
+    reading: Option<Reading>,
+    closed: bool,
+}
+
+impl Following {
+    /// Takes the bytes that follow those before, and hands over everything in them that has a format of its own, in
+    /// order, until `each` says that it is enough. Whether it did not.
+    ///
+    /// # Errors
+    /// [`RecordingError`] for bytes that are no recording, or that are damaged; what comes before was handed over.
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        each: &mut dyn FnMut(Formatted) -> bool,
+    ) -> Result<bool, RecordingError> {
+        self.rest.extend_from_slice(bytes);
+        let more = self.take(each)?;
+        if self.rest.len() > MOST_OF_AN_EVENT {
+            return Err(broken(self.at, "an event that is longer than any"));
+        }
+        Ok(more)
+    }
+
+    /// Whether the device was closed: nothing follows.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn take(&mut self, each: &mut dyn FnMut(Formatted) -> bool) -> Result<bool, RecordingError> {
+        let mut used = 0;
+        if self.reading.is_none() {
+            let magic = self.rest.len().min(MAGIC.len());
+            if self.rest[..magic] != MAGIC[..magic] {
+                return Err(RecordingError::NotOne);
+            }
+            match postcard::take_from_bytes(&self.rest[magic..]) {
+                Ok((header, rest)) => {
+                    used = self.rest.len() - rest.len();
+                    self.reading = Some(Reading::new(header));
+                }
+                Err(postcard::Error::DeserializeUnexpectedEnd) => return Ok(true),
+                Err(error) => return Err(broken(magic, error)),
+            }
+        }
+        let Some(reading) = &mut self.reading else { return Ok(true) };
+        let mut more = true;
+        while more
+            && let Some((event, next)) =
+                event_at(&self.rest, used).map_err(|error| error.behind(self.at))?
+        {
+            self.closed |= matches!(event, Event::Closed);
+            let found = reading.take(&event);
+            let (at_ns, nth) = (reading.now_ns, reading.event);
+            (reading.event, used) = (nth + 1, next);
+            if let Some((what, bytes)) = found {
+                more = each(Formatted { at_ns, event: nth, what, bytes });
+            }
+        }
+        self.rest.drain(..used);
+        self.at += used;
+        Ok(more)
+    }
+}
+
 /// Hands over everything in a recording that has a format of its own, in order, until `each` says that it is enough.
 ///
 /// # Errors
@@ -338,26 +425,11 @@ pub fn formats(
     bytes: Vec<u8>,
     each: &mut dyn FnMut(Formatted) -> bool,
 ) -> Result<(), RecordingError> {
-    let recording = Recording::of(bytes)?;
-    let mut reading = Reading {
-        header: &recording.header,
-        calls: Vec::new(),
-        qps: BTreeMap::new(),
-        srqs: Vec::new(),
-        cqs: BTreeMap::new(),
-        uars: Vec::new(),
-        now_ns: 0,
-        event: 0,
-    };
-    for event in recording.events() {
-        let found = reading.take(&event?);
-        let (at_ns, event) = (reading.now_ns, reading.event);
-        reading.event += 1;
-        if let Some((what, bytes)) = found
-            && !each(Formatted { at_ns, event, what, bytes })
-        {
-            break;
-        }
+    let mut all = Following { rest: bytes, ..Following::default() };
+    all.take(each)?;
+    match all.reading {
+        Some(_) => Ok(()),
+        None if all.rest.len() < MAGIC.len() => Err(RecordingError::NotOne),
+        None => Err(broken(MAGIC.len(), postcard::Error::DeserializeUnexpectedEnd)),
     }
-    Ok(())
 }

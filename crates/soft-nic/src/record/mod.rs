@@ -44,7 +44,7 @@ use crate::random::Random;
 use bellpush_nic::NicError;
 
 pub use compare::{FirstDifference, compare};
-pub use formats::{Format, Formatted, formats};
+pub use formats::{Following, Format, Formatted, formats};
 pub use lines::show;
 pub use reader::RecordingError;
 pub use replay::{Difference, End, Replayed, replay};

@@ -27,6 +27,16 @@ pub enum RecordingError {
     Nic(String),
 }
 
+impl RecordingError {
+    /// The same of a part of a recording that begins `before` bytes into it.
+    pub(super) fn behind(self, before: usize) -> Self {
+        match self {
+            Self::Broken { at, what } => Self::Broken { at: before + at, what },
+            other => other,
+        }
+    }
+}
+
 /// A recording in memory.
 pub(super) struct Recording {
     pub(super) header: Header,

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use crate::counters::DropReason;
 use crate::objects::events::Event;
+use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::service::PeerPath;
@@ -16,6 +17,7 @@ use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
 use crate::service::reassembly::{Reassembly, Refused};
 use crate::service::requester::{StepContext, Visit};
+use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Psn;
@@ -36,6 +38,8 @@ pub(crate) struct Uc {
     /// PSN expected next.
     expected: Psn,
     reassembly: Reassembly,
+    /// PSN that the message that is coming in began with, and its bytes so far, for a trace.
+    begun: (Psn, u64),
 }
 
 impl Uc {
@@ -47,6 +51,7 @@ impl Uc {
             at: 0,
             expected: attributes.rq_psn,
             reassembly: Reassembly::default(),
+            begun: (attributes.rq_psn, 0),
         }
     }
 
@@ -83,7 +88,7 @@ impl Uc {
             return qp.counters.dropped(DropReason::Message);
         }
         match self.reassembly.accept(qp, domain, packet, self.path.mtu) {
-            Ok(_) => {}
+            Ok(ended) => self.trace_message(qp, packet, ended),
             Err(Refused::Receive(..)) => {
                 qp.events.push(Event::QpFatal(qp.qpn));
                 qp.set_error();
@@ -95,6 +100,24 @@ impl Uc {
                     _ => DropReason::Refused,
                 });
             }
+        }
+    }
+
+    /// Has it in the trace how a message comes.
+    #[inline]
+    fn trace_message(&mut self, qp: &Qp, packet: &Packet<'_>, ended: bool) {
+        let Some(trace) = qp.events.trace() else { return };
+        let psn = packet.headers.bth.psn;
+        if packet.opcode().operation().position().starts() {
+            self.begun = (psn, 0);
+            if !ended {
+                trace.mark(Kind::Arrived, qp.qpn.0, 0, [psn.value().into(), 0]);
+            }
+        }
+        self.begun.1 += packet.payload.len() as u64;
+        if ended {
+            let (first, bytes) = self.begun;
+            trace.mark(Kind::Placed, qp.qpn.0, 0, [first.value().into(), bytes]);
         }
     }
 

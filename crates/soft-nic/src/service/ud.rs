@@ -14,6 +14,7 @@ use crate::service::outstanding::{Failure, Outstanding};
 use crate::service::payload::Domain;
 use crate::service::reassembly::spoil;
 use crate::service::requester::{StepContext, Visit};
+use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_nic::{Mtu, QpState, QueuePair};
 use bellpush_wire::Psn;
@@ -93,6 +94,11 @@ impl Ud {
             }),
             ..Cqe::requester(qp.qpn, 0, receive.counter, bytes as u32)
         };
+        qp.mark(
+            Kind::Placed,
+            0,
+            [packet.headers.bth.psn.value().into(), packet.payload.len() as u64],
+        );
         if qp.complete_receive(&cqe) {
             Live::add(&qp.counters.receives, 1);
         }
@@ -120,7 +126,14 @@ impl Ud {
             };
             let sent = match (message.failed, &wqe) {
                 (Some(failure), _) => Err(failure),
-                (None, Some(wqe)) => self.send(sq, port, cx.scratch, domain, wqe),
+                (None, Some(wqe)) => {
+                    let to = wqe.datagram.map(|to| to.qpn);
+                    let sent = self.send(sq, port, cx.scratch, domain, wqe);
+                    if let (Ok(()), Some(dest)) = (&sent, to) {
+                        message.trace_sent(&sq.qp, dest, (0, 1));
+                    }
+                    sent
+                }
                 (None, None) => Ok(()),
             };
             match sent {

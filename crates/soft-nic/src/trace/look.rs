@@ -20,6 +20,8 @@ pub(super) type Looked = HashMap<(Kind, u32), (u16, [u64; 2])>;
 
 /// WQEs that are looked for in a ring behind what is announced.
 const MOST_WRITTEN: u16 = 64;
+/// Queue pairs whose rings' contents before a reset are kept.
+const MOST_STALE: usize = 4096;
 
 /// What a look at a send queue found; its parts of the words of [`Kind::LookSend`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,7 +80,9 @@ impl SoftNic {
             tracer.look_at_cq(&report.send_cq);
             tracer.look_at_sends(
                 &report,
-                self.device.qp(report.qpn.0).map_or(0, |qp| written(&qp, &report)),
+                self.device
+                    .qp(report.qpn.0)
+                    .map_or(0, |qp| written(&qp, &report, &tracer.stale(report.qpn.0))),
             );
         }
         self.device.look_at_all(|qp| {
@@ -95,6 +99,20 @@ impl SoftNic {
 }
 
 impl Tracer {
+    /// Has it known to looks what stands in the ring of a queue pair that is reset: WQEs of its life before.
+    pub(crate) fn reset(&self, qp: &Qp) {
+        let mut stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        if stale.len() >= MOST_STALE {
+            stale.clear();
+        }
+        stale.insert(qp.qpn.0, ring(qp));
+    }
+
+    fn stale(&self, qpn: u32) -> Vec<Stale> {
+        let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        stale.get(&qpn).cloned().unwrap_or_default()
+    }
+
     fn look(&self, kind: Kind, number: u32, aux: u16, words: [u64; 2]) {
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.insert((kind, number), (aux, words)) != Some((aux, words)) {
@@ -125,8 +143,21 @@ impl Tracer {
     }
 }
 
+/// The first 16 bytes of a basic block.
+pub(super) type Stale = [u8; DS_BYTES];
+
+/// What stands in a ring, as far as looks go.
+fn ring(qp: &Qp) -> Vec<Stale> {
+    let blocks = usize::from(MOST_WRITTEN).min(qp.attr.sq_blocks as usize);
+    let read = |block: usize| {
+        let mut ctrl = [0; DS_BYTES];
+        qp.queues.sq.read(block * WQEBB_BYTES, &mut ctrl).map_or([0; DS_BYTES], |()| ctrl)
+    };
+    (0..blocks).map(read).collect()
+}
+
 /// WQEs in the ring behind what the record and the doorbells say: written, and never announced.
-fn written(qp: &Qp, report: &QpReport) -> u16 {
+fn written(qp: &Qp, report: &QpReport, before: &[Stale]) -> u16 {
     let Some(send) = report.send.filter(|_| qp.attr.inband.is_none() && report.blocks > 0) else {
         return 0;
     };
@@ -137,6 +168,10 @@ fn written(qp: &Qp, report: &QpReport) -> u16 {
         let mut ctrl = [0; DS_BYTES];
         let place = (position as usize & (report.blocks as usize - 1)) * WQEBB_BYTES;
         let read = qp.queues.sq.read(place, &mut ctrl);
+        // The same as before a reset: of then or of now, and nobody can tell.
+        if position < before.len() as u64 && before[position as usize] == ctrl {
+            break;
+        }
         let Some(ctrl) = read.ok().and_then(|()| Ctrl::parse(&ctrl).ok()) else { break };
         let is_next = ctrl.index == position as u16 && ctrl.qpn == qp.qpn && ctrl.ds > 0;
         if !is_next {

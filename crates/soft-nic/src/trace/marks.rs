@@ -10,6 +10,7 @@ impl Qp {
     /// Writes an event of it down, on a NIC with a trace.
     #[inline]
     pub(crate) fn mark(&self, kind: Kind, aux: u16, words: [u64; 2]) {
+        crate::log::of_qp(self.qpn.0, kind, aux, words);
         if let Some(trace) = self.events.trace() {
             trace.mark(kind, self.qpn.0, aux, words);
         }

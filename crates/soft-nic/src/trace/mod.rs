@@ -13,6 +13,7 @@ mod look;
 mod marks;
 mod read;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -23,7 +24,7 @@ pub use read::{DeviceTrace, Mark, QpCounts};
 
 use bellpush_mem::clock::{Pair, has_steady_ticks, monotonic_ns, ticks};
 use bellpush_mem::{HostMem, MemError};
-use look::Looked;
+use look::{Looked, Stale};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -136,7 +137,9 @@ pub(crate) fn cqe(cq: u32, opcode: u8, syndrome: u8, vendor: u8) -> u64 {
 const AREAS: usize = 64;
 const HEAD_BYTES: usize = 4096;
 /// Queue pairs of which there are counters.
-const QPS: usize = 512;
+const QPS: usize = 4096;
+/// Places that are looked at for those of one.
+const PROBES: usize = 64;
 const QP_WORDS: usize = 32;
 const DEFINITIONS: usize = 4096;
 /// Events of a device that are kept.
@@ -241,7 +244,8 @@ impl Tracing {
         let base = HEAD_BYTES + area * AREA_BYTES;
         let wanted = self.memory.load_u64(WANTED_AT, Ordering::Relaxed)?;
         let memory = self.memory.clone();
-        let tracer = Tracer { memory, base, wanted, looked: Mutex::default() };
+        let tracer =
+            Tracer { memory, base, wanted, looked: Mutex::default(), stale: Mutex::default() };
         let name = std::fs::read("/proc/self/comm").unwrap_or_default();
         tracer.put_text(head::NAME, head::NAME_BYTES, name.trim_ascii())?;
         tracer.put_text(head::PLACE, head::PLACE_BYTES, place.as_bytes())?;
@@ -259,6 +263,8 @@ pub struct Tracer {
     wanted: u64,
     /// What the last looks found: what is as it was is not written again.
     looked: Mutex<Looked>,
+    /// What stood in rings when they were reset last, by the number of the queue pair.
+    stale: Mutex<HashMap<u32, Vec<Stale>>>,
 }
 
 impl Tracer {
@@ -301,7 +307,7 @@ impl Tracer {
     fn counters_of(&self, qpn: u32) -> Option<usize> {
         let named = u64::from(qpn) | 1 << 32;
         let first = qpn.wrapping_mul(0x9e37_79b1) as usize;
-        for step in 0..QPS {
+        for step in 0..PROBES {
             let at = self.base + QPS_AT + (first.wrapping_add(step) & (QPS - 1)) * QP_WORDS * 8;
             let found = self.memory.load_u64(at, Ordering::Relaxed).ok()?;
             if found == named {

@@ -148,6 +148,13 @@ pub const MASKS: Layout = Layout {
     fields: &[w64("change", 0x00), w64("compare", 0x08), w32("bytes", 0x10, 31, 0)],
 };
 
+/// FLUSH extended transport header (annex A19): what has to become visible, where it is, and for whom.
+pub const FETH: Layout = Layout {
+    name: "feth",
+    bytes: 4,
+    fields: &[r32(0x0, 31, 6), w32("SEL", 0x0, 5, 4), w32("PLT", 0x0, 3, 0)],
+};
+
 /// ACK extended transport header.
 pub const AETH: Layout = Layout {
     name: "aeth",

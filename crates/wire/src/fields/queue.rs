@@ -329,6 +329,26 @@ pub const CQE: Layout = Layout {
     ],
 };
 
+/// A mini-CQE of sends: what of a compressed CQE differs from the one that the others are like (PRM, "CQE
+/// Compression"; Linux, `mlx5_mini_cqe8`).
+pub const MINI_CQE_REQ: Layout = Layout {
+    name: "mini_cqe8",
+    bytes: 8,
+    fields: &[
+        w16("wqe_counter", 0x0, 15, 0),
+        w8("s_wqe_opcode", 0x2, 7, 0),
+        Field::bytes("rsvd0", 0x3, 1),
+        w32("byte_cnt", 0x4, 31, 0),
+    ],
+};
+
+/// The same of receives. In its first word a hash, or a checksum and a stride index, as the CQ was made.
+pub const MINI_CQE_RESP: Layout = Layout {
+    name: "mini_cqe8",
+    bytes: 8,
+    fields: &[w32("rx_hash_result", 0x0, 31, 0), w32("byte_cnt", 0x4, 31, 0)],
+};
+
 /// Completion queue entry that reports an error. A NIC does not clear the bytes around its fields.
 pub const CQE_ERROR: Layout = Layout {
     name: "err_cqe",

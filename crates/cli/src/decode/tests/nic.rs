@@ -183,12 +183,28 @@ fn mini_entries_are_no_entries() {
         told,
         [
             "RESP_SEND, QP 0x7, wqe_counter 0, 3 CQEs, compressed",
-            "2 entries with the mini-CQEs of the one before",
+            "mini-CQEs 0 to 2 of 3",
             "RESP_SEND, QP 0x7, wqe_counter 0, 9 bytes",
         ]
     );
-    // As many as there are, whatever the count says.
-    assert_eq!(items(Kind::Cqe, &[received(3, 200); 9].concat(), &Options::default()).len(), 2);
+    let fields = &all[1].parts[2].fields;
+    let shown: Vec<_> = fields.iter().map(|it| (it.at, &*it.name, &*it.value)).collect();
+    assert_eq!(shown, [(16, "rx_hash_result", "0x12345678"), (20, "byte_cnt", "0x64")]);
+    // As many as there are, whatever the count says; those of the ninth entry are in its place.
+    let all = items(Kind::Cqe, &[received(3, 200); 10].concat(), &Options::default());
+    let told: Vec<_> = all[1..].iter().map(|item| (&*item.place, &*item.summary)).collect();
+    assert_eq!(told, [("0x40", "mini-CQEs 0 to 7 of 200"), ("0x200", "mini-CQEs 8 to 15 of 200")]);
+    // Of sends, each says which WQE and opcode it is of.
+    let mut title = received(3, 2);
+    (title[63], title[56]) = (3 << 2, 8);
+    let minis = hexed("00070800 00000010 00097700 90000000");
+    let ring = [&title[..], &minis, &[0; 48]].concat();
+    let all = items(Kind::Cqe, &ring, &Options::default());
+    assert_eq!(all[1].parts[0].fields[1].meaning.as_deref(), Some("RDMA_WRITE"));
+    assert_eq!(
+        wrong(&all),
+        "byte_cnt is 2415919104, and a message has at most 2^31\nopcode 0x77 is not known\n"
+    );
     let mut hostile = received(3, 0);
     hostile[44..48].fill(0xff);
     let all = items(Kind::Cqe, &[hostile; 3].concat(), &Options::default());

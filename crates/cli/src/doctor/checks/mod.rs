@@ -1,6 +1,7 @@
 //! The checks. Each is a function from the machine to findings; a check that has nothing to look at
 //! has none.
 
+mod card;
 mod env;
 mod gpu;
 mod limits;
@@ -100,6 +101,21 @@ pub const CHECKS: &[Check] = &[
         run: rdma::counters,
     },
     Check {
+        id: "socket-direct",
+        about: "cards with a PCIe link to each of two sockets",
+        source: "NVIDIA, ConnectX-7 user manual, \"Socket Direct\"; Linux, \
+                 drivers/net/ethernet/mellanox/mlx5/core/lib/sd.c",
+        run: card::socket_direct,
+    },
+    Check {
+        id: "bond",
+        about: "bonds of interfaces of mlx5: whether RoCE goes by both",
+        source: "Linux, drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c \
+                 (mlx5_lag_check_prereq, mlx5_handle_changeupper_event); NVIDIA, MLNX_OFED manual, \
+                 \"RoCE LAG\"",
+        run: card::bonds,
+    },
+    Check {
         id: "iommu",
         about: "translation of device addresses",
         source: "NVIDIA, GPUDirect RDMA, \"Supported Systems\" (IOMMU); \
@@ -143,6 +159,13 @@ pub const CHECKS: &[Check] = &[
         about: "width and speed of links, beside what both ends have",
         source: "PCIe base specification 7.5.3.6, 7.5.3.8",
         run: pcie::links,
+    },
+    Check {
+        id: "pcie-errors",
+        about: "errors of links and requests that the kernel has counted (AER)",
+        source: "Linux, Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; PCIe base \
+                 specification 6.2, 7.8.4",
+        run: card::errors,
     },
     Check {
         id: "pcie-mps",

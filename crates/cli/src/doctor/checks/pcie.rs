@@ -15,7 +15,7 @@ const LEAST_MPS: u32 = 256;
 const LEAST_MRRS: u32 = 512;
 
 /// GPUs and the NICs that they are given, and the bridges above both.
-fn devices(m: &Machine, tree: &Tree<'_>) -> (Vec<Address>, BTreeSet<Address>) {
+pub fn devices(m: &Machine, tree: &Tree<'_>) -> (Vec<Address>, BTreeSet<Address>) {
     let mut all = m.gpus();
     if !m.rdma.is_empty() {
         all.extend(candidates(tree));
@@ -24,7 +24,7 @@ fn devices(m: &Machine, tree: &Tree<'_>) -> (Vec<Address>, BTreeSet<Address>) {
     (all, bridges)
 }
 
-fn named(m: &Machine, tree: &Tree<'_>, a: Address) -> String {
+pub fn named(m: &Machine, tree: &Tree<'_>, a: Address) -> String {
     match tree.capture().get(a).and_then(Function::kind) {
         Some(Kind::Gpu) => m.gpu_name(a),
         Some(Kind::Nic) if m.rdma_at(a).is_some() => format!("{} {a}", m.nic_name(a)),

@@ -116,6 +116,8 @@ pub fn way(tree: &Tree<'_>, a: Address, b: Address) -> Vec<Address> {
 const REQUEST_REDIRECT: u16 = 1 << 2;
 const REDIRECT: u16 = REQUEST_REDIRECT | 1 << 3;
 const DIRECT_TRANSLATED: u16 = 1 << 6;
+/// P2P Egress Control Enable: the port's vector says which ports peers may reach (7.7.11.4).
+const EGRESS_CONTROL: u16 = 1 << 5;
 
 pub fn acs(m: &Machine) -> Vec<Finding> {
     let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
@@ -134,7 +136,7 @@ pub fn acs(m: &Machine) -> Vec<Finding> {
     let redirecting: Vec<Address> =
         bridges.iter().filter(|b| control(b).is_some_and(|c| c & REDIRECT != 0)).copied().collect();
     let hidden = bridges.iter().filter(|b| control(b).is_none()).count();
-    let mut all = Vec::new();
+    let mut all: Vec<Finding> = egress(m, &bridges).into_iter().collect();
     if !redirecting.is_empty() {
         let list =
             redirecting.iter().take(6).map(Address::to_string).collect::<Vec<_>>().join(", ");
@@ -149,13 +151,15 @@ pub fn acs(m: &Machine) -> Vec<Finding> {
         let ats: BTreeSet<Option<bool>> = nics.iter().map(|nic| m.pci.more(*nic).ats).collect();
         if is_direct && !ats.contains(&Some(false)) && ats.contains(&None) {
             let found = format!("{found}, and whether the NICs' ATS is enabled");
-            return vec![Finding::unseen(found, "run as root, or lspci -vvv as root (ATSCtl)")];
+            all.push(Finding::unseen(found, "run as root, or lspci -vvv as root (ATSCtl)"));
+            return all;
         }
         if is_direct && !ats.contains(&Some(false)) {
-            return vec![
+            all.push(
                 Finding::note(format!("{found}, but what the NICs' ATS has translated"))
                     .cost("requests of the GPU climb to the root complex"),
-            ];
+            );
+            return all;
         }
         let mut finding = Finding::warn(found)
             .expected("P2P Request and Completion Redirect off (bits 2 and 3 of ACS Control)")
@@ -196,6 +200,23 @@ pub fn acs(m: &Machine) -> Vec<Finding> {
         all.push(Finding::fine(format!("{} switch ports redirect nothing", bridges.len())));
     }
     all
+}
+
+/// Ports whose vector decides which peers may be reached. What is redirected is so before (6.12.3).
+fn egress(m: &Machine, bridges: &BTreeSet<Address>) -> Option<Finding> {
+    let is = |b: &&Address| {
+        m.pci.more(**b).acs.is_some_and(|c| c & EGRESS_CONTROL != 0 && c & REQUEST_REDIRECT == 0)
+    };
+    let ports: Vec<String> = bridges.iter().filter(is).map(Address::to_string).collect();
+    let list = ports.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
+    let (first, n, of) = (ports.first()?, ports.len(), bridges.len());
+    let finding = Finding::warn(format!("{n} of {of} switch ports have egress control: {list}"))
+        .expected("P2P Egress Control off (bit 5 of ACS Control), or vectors that let peers pass")
+        .cost("what a vector blocks is an ACS violation: the request fails, and the GPU's or NIC's with it")
+        .fix(format!("look at ACSVec of lspci -vvv -s {first}; clear bit 5 after each boot"));
+    let ports = ports.iter().filter(|_| !m.system.is_virtual);
+    let lines = ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000:0020"));
+    Some(lines.fold(finding, |finding, line| finding.script(line)))
 }
 
 pub fn platform(m: &Machine) -> Vec<Finding> {

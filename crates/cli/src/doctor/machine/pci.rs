@@ -29,6 +29,9 @@ pub struct More {
     pub driver: Option<String>,
     /// Type of its IOMMU group's domain: `identity`, `DMA`, `DMA-FQ`.
     pub domain: Option<String>,
+    /// Errors that the kernel has counted (AER): corrected, uncorrected, and of the latter the fatal ones, each kind
+    /// with its count, if there was any. `None` where it counts none.
+    pub errors: [Option<Vec<(String, u64)>>; 3],
 }
 
 impl More {
@@ -43,6 +46,7 @@ impl More {
         is_dead: false,
         driver: None,
         domain: None,
+        errors: [const { None }; 3],
     };
 }
 
@@ -134,7 +138,16 @@ fn more(root: &Root, address: Address) -> More {
         bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar1(text)),
         driver: root.link_name(&format!("{dir}/driver")),
         domain: domain.known().cloned(),
+        errors: ["correctable", "nonfatal", "fatal"]
+            .map(|kind| root.text(&format!("{dir}/aer_dev_{kind}")).known().map(|it| counts(it))),
     }
+}
+
+/// Lines of a name and a count each (Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats), without the sum.
+fn counts(text: &str) -> Vec<(String, u64)> {
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let counted = lines.filter_map(|(name, n)| Some((name.to_owned(), n.trim().parse().ok()?)));
+    counted.filter(|(name, n)| *n > 0 && !name.starts_with("TOTAL_")).collect()
 }
 
 /// Offset of the PCI Express capability (PCIe base specification 7.5.3), of which Device Control

@@ -19,6 +19,8 @@ pub struct RdmaDevice {
     pub firmware: Seen<String>,
     /// Its board (PSID).
     pub board: Seen<String>,
+    /// GUID of the card, which all its functions have.
+    pub image: Seen<String>,
     /// PCI function; none for a software device.
     pub address: Option<Address>,
     /// Name of the PCI driver.
@@ -164,6 +166,7 @@ fn device(root: &Root, name: String) -> RdmaDevice {
         },
         has_device: root.has(&format!("{dir}/device")),
         firmware: root.text(&format!("{dir}/fw_ver")),
+        image: root.text(&format!("{dir}/sys_image_guid")),
         board,
         driver: of_event("DRIVER").or_else(|| root.link_name(&format!("{dir}/device/driver"))),
         address,
@@ -296,6 +299,12 @@ pub struct Netdev {
     pub ecn: [Seen<Vec<u32>>; 2],
     /// /sys/class/net/NAME/statistics.
     pub statistics: BTreeMap<String, u64>,
+    /// PCI function.
+    pub address: Option<Address>,
+    /// Of a bond: its mode, such as `802.3ad 4`, and the interfaces that are in it.
+    pub bond: Option<(String, Vec<String>)>,
+    /// Of an interface in a bond: `up` or `down`.
+    pub link: Seen<String>,
 }
 
 /// All network interfaces.
@@ -325,6 +334,13 @@ fn netdev(root: &Root, name: String) -> Netdev {
         pfc: root.text(&format!("{dir}/qos/pfc")),
         ecn,
         statistics,
+        address: root.link_name(&format!("{dir}/device")).and_then(|name| name.parse().ok()),
+        bond: root.text(&format!("{dir}/bonding/mode")).known().map(|mode| {
+            let slaves = root.text(&format!("{dir}/bonding/slaves"));
+            let slaves = slaves.known().map_or("", |it| it.as_str());
+            (mode.clone(), slaves.split_whitespace().map(str::to_owned).collect())
+        }),
+        link: root.text(&format!("{dir}/bonding_slave/mii_status")),
         name,
     }
 }
