@@ -1,5 +1,8 @@
-// A kernel of one's own that puts, with the installed headers and endpoints of the C library. Here it runs on CPU
-// threads, a thread a lane (threads.hpp); nvcc compiles the same kernel.
+// A kernel of one's own that puts, with the installed headers and endpoints of the C library. By nvcc it runs on GPU 0:
+//
+//   nvcc -std=c++17 -arch=native kernel.cu -I PREFIX/include -L PREFIX/lib -lbellpush_c -o kernel
+//
+// A C++ compiler makes it run on CPU threads, a thread a lane (threads.hpp).
 #define BP_MAX_THREADS 64
 #include <bellpush/bellpush.cuh>
 
@@ -18,11 +21,39 @@ BP_KERNEL(put_and_tell, put_args) {
   if (bp::tid() == 0) *reinterpret_cast<uint32_t*>(args.status) = static_cast<uint32_t>(s);
 }
 
-#ifndef __CUDACC__
 #include <bellpush.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { BYTES = 8192, SENT = 5000, TO = 64, WORD = BYTES - 8, STATUS = BYTES - 8 };
+
+// Memory of what the kernel runs on, copies to and from it, and a launch of 64 threads that waits for its end.
+#ifdef __CUDACC__
+static const char* const options = "{}";
+static unsigned char* region(int) {
+  void* p = nullptr;
+  return cudaMalloc(&p, BYTES) == cudaSuccess && cudaMemset(p, 0, BYTES) == cudaSuccess ? (unsigned char*)p : nullptr;
+}
+static bool copy(void* to, const void* from, size_t bytes) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDefault) == cudaSuccess;
+}
+static bool run(const put_args& args) {
+  put_and_tell<<<1, 64>>>(args);
+  return cudaGetLastError() == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess;
+}
+#else
 #include <threads.hpp>
+static const char* const options = "{\"executor\": \"host\"}";
+static unsigned char* region(int n) {
+  alignas(64) static unsigned char regions[2][BYTES];
+  return regions[n];
+}
+static bool copy(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes) != nullptr; }
+static bool run(const put_args& args) {
+  bp_host::run_threads(put_and_tell, 1, 64, 0, args);
+  return true;
+}
+#endif
 
 #define CHECK(x)                                                          \
   if (!(x)) {                                                             \
@@ -30,39 +61,41 @@ BP_KERNEL(put_and_tell, put_args) {
     return 1;                                                             \
   }
 
-alignas(64) static unsigned char from[8192], to[8192];
-
 int main() {
   bellpush_context* context;
   bellpush_endpoint *here, *there;
   char address[512];
-  CHECK(bellpush_open("{\"executor\": \"host\"}", &context) == BELLPUSH_OK);
-  CHECK(bellpush_endpoint_new(context, "push/inband", nullptr, from, sizeof from, &here) == BELLPUSH_OK);
-  CHECK(bellpush_endpoint_new(context, "push/inband", nullptr, to, sizeof to, &there) == BELLPUSH_OK);
+  unsigned char *from = region(0), *to = region(1);
+  unsigned char sent[BYTES] = {}, got[BYTES];
+  CHECK(from && to);
+  CHECK(bellpush_open(options, &context) == BELLPUSH_OK);
+  CHECK(bellpush_endpoint_new(context, "push/inband", nullptr, from, BYTES, &here) == BELLPUSH_OK);
+  CHECK(bellpush_endpoint_new(context, "push/inband", nullptr, to, BYTES, &there) == BELLPUSH_OK);
   CHECK(bellpush_endpoint_address(there, address, sizeof address) > 0);
   CHECK(bellpush_endpoint_connect(here, address) == BELLPUSH_OK);
   CHECK(bellpush_endpoint_address(here, address, sizeof address) > 0);
   CHECK(bellpush_endpoint_connect(there, address) == BELLPUSH_OK);
 
-  uint32_t status = 99;
+  for (int i = 0; i < SENT; i++) sent[i] = static_cast<unsigned char>(i * 7 >> 3);
+  memset(sent + STATUS, 0xff, 4);
+  CHECK(copy(from, sent, BYTES));
   put_args args = {};
   CHECK(bellpush_endpoint_device(here, &args.ep, sizeof args.ep - 8) == BELLPUSH_REFUSED);
   CHECK(bellpush_endpoint_device(here, &args.ep, sizeof args.ep) == BELLPUSH_OK);
-  for (int i = 0; i < 5000; i++) from[i] = static_cast<unsigned char>(i * 7 >> 3);
   args.from = reinterpret_cast<uint64_t>(from);
-  args.bytes = 5000;
-  args.to = 64;
-  args.word = 8184;
-  args.status = reinterpret_cast<uint64_t>(&status);
-  bp_host::run_threads(put_and_tell, 1, 64, 0, args);
-  CHECK(status == BP_OK);
-  CHECK(memcmp(to + 64, from, 5000) == 0);
+  args.bytes = SENT;
+  args.to = TO;
+  args.word = WORD;
+  args.status = reinterpret_cast<uint64_t>(from + STATUS);
+  CHECK(run(args));
+  uint32_t status;
   uint64_t word;
-  memcpy(&word, to + 8184, 8);
+  CHECK(copy(&status, from + STATUS, sizeof status) && status == BP_OK);
+  CHECK(copy(got, to, BYTES) && memcmp(got + TO, sent, SENT) == 0);
+  memcpy(&word, got + WORD, sizeof word);
   CHECK(word == 1);
   CHECK(bellpush_endpoint_close(here) == BELLPUSH_OK && bellpush_endpoint_close(there) == BELLPUSH_OK);
   bellpush_close(context);
   puts("kernel: right");
   return 0;
 }
-#endif
