@@ -60,9 +60,9 @@ pub(crate) fn of_object(number: u32, event: u64) {
     warn!(target: TARGET, object = number, event, "asynchronous event");
 }
 
-/// Logs a call that was refused.
-pub(crate) fn refused(qp: u32, error: &impl fmt::Display) {
-    warn!(target: TARGET, qp, error = %error, "call refused");
+/// Logs a call if it was refused.
+pub(crate) fn told<T, E: fmt::Display>(qp: u32, result: Result<T, E>) -> Result<T, E> {
+    result.inspect_err(|error| warn!(target: TARGET, qp, error = %error, "call refused"))
 }
 
 /// What is printed, and how.
@@ -266,7 +266,7 @@ mod tests {
                 of_qp(17, Kind::Done, 0, [8, 8]);
                 of_qp(17, Kind::Cqe, 4, [crate::trace::cqe(3, 13, 0x13, 0x88), 0]);
                 of_qp(17, Kind::Cqe, 5, [crate::trace::cqe(3, 13, 5, 0), 0]);
-                refused(17, &"a \"quoted\"\nline");
+                let _ = told(17, Err::<(), _>("a \"quoted\"\nline"));
             });
             let lines = LINES.lock().unwrap();
             lines.iter().map(|line| line.split_once(' ').map_or("", |it| it.1).to_owned()).collect()

@@ -295,7 +295,7 @@ mod erf {
         let packet = all.get(begin..).ok_or("headers that pass their record's end")?;
         // Records are padded.
         let bytes = &packet[..packet.len().min(whole)];
-        let ns = (stamp & 0xffff_ffff) * 1_000_000_000 >> 32;
+        let ns = ((stamp & 0xffff_ffff) * 1_000_000_000) >> 32;
         let at_ns = (stamp >> 32) * 1_000_000_000 + ns;
         Ok(Record { kind, at_ns, bytes, whole, next: at + len })
     }

@@ -1,5 +1,6 @@
 //! Packets of the memory placement extensions (InfiniBand vol. 1, release 1.7, annex A19), as Linux' rxe has them: RC
-//! FLUSH and ATOMIC WRITE. Both are answered by an RDMA READ response Only without payload. The software NIC has neither.
+//! FLUSH and ATOMIC WRITE. Both are answered by an RDMA READ response Only without payload. The software NIC has
+//! neither.
 
 use std::ops::Range;
 

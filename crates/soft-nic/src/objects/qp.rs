@@ -533,8 +533,7 @@ impl Qp {
         };
         let (recorder, extra) = (device.recorder.as_ref(), extra.clone());
         let modify = || device.modify(self, to, change, extra);
-        outside(recorder, call, modify, |&()| Outcome::Done)
-            .inspect_err(|error| crate::log::refused(self.qpn.0, error))
+        crate::log::told(self.qpn.0, outside(recorder, call, modify, |&()| Outcome::Done))
     }
 
     /// Moves through INIT and RTR to RTS.

@@ -83,7 +83,10 @@ pub fn bonds(m: &Machine) -> Vec<Finding> {
         } else if names.len() > 1 && !is_one_card {
             Finding::warn(format!("a bond of several cards: {listed}"))
                 .expected("ports of one card, of which mlx5 makes a LAG")
-                .cost("the bond is TCP's alone: RDMA has each port by itself, without the bond's address")
+                .cost(
+                    "the bond is TCP's alone: RDMA has each port by itself, without the bond's \
+                     address",
+                )
                 .fix("bond the ports of one card, or give each port an address of its own")
         } else if !down.is_empty() && down.len() < names.len() {
             Finding::warn(format!("{} of the bond of {listed} is down", down.join(", ")))
@@ -128,17 +131,17 @@ pub fn errors(m: &Machine) -> Vec<Finding> {
         } else if !corrected.is_empty() {
             // A link may have one every few seconds and be right: 10^-12 of its bits (7.5.3.20, 8.3).
             let what = said("corrected errors", &corrected);
-            all.push(
-                Finding::note(what)
-                    .of(named(m, &tree, a))
-                    .cost("each is a TLP or DLLP that went again: those that grow by many a minute tell of a bad slot, riser or cable"),
-            );
+            all.push(Finding::note(what).of(named(m, &tree, a)).cost(
+                "each is a TLP or DLLP that went again: those that grow by many a minute tell \
+                         of a bad slot, riser or cable",
+            ));
             continue;
         } else {
             continue;
         };
         all.push(finding.of(named(m, &tree, a)).fix(
-            "look in dmesg for AER, and read the counters again under load; seat the card, its riser or cable again",
+            "look in dmesg for AER, and read the counters again under load; seat the card, its \
+             riser or cable again",
         ));
     }
     if all.is_empty() && counted > 0 {
