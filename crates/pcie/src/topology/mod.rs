@@ -28,6 +28,7 @@ mod route;
 #[cfg(feature = "toml")]
 mod save;
 mod survey;
+mod svg;
 mod sysfs;
 mod tree;
 
@@ -35,7 +36,7 @@ pub use assign::{Assigned, assign, assign_matrix, assign_topology, candidates};
 pub use builtin::{BUILTIN_NAMES, builtin};
 pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAddress, Port, Rate};
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
-pub use draw::{to_svg, to_svg_loaded, to_text, to_tree};
+pub use draw::{to_text, to_tree};
 pub use error::TopologyError;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
@@ -53,6 +54,7 @@ pub use route::{Redirect, Route};
 #[cfg(feature = "toml")]
 pub use save::to_toml;
 pub use survey::{matrix_text, survey_text};
+pub use svg::{to_svg, to_svg_loaded};
 pub use sysfs::{SysfsError, capture_sysfs, from_sysfs};
 pub use tree::{Class, Top, Tree};
 

@@ -146,33 +146,47 @@ fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
         let boxes = values(&svg, "<rect", ["x", "y"]);
         assert_eq!(boxes.len(), t.nodes().count());
         for (i, &[x, y]) in boxes.iter().enumerate() {
-            let inside = x >= 0.0 && x + 150.0 <= width && y >= 30.0 && y + 40.0 <= height;
+            let inside = x >= 16.0 && x + 180.0 <= width && y >= 30.0 && y + 40.0 <= height;
             assert!(inside, "{name}: {x} {y} of {width} {height}");
-            let apart = |&[a, b]: &[f64; 2]| (a - x).abs() >= 166.0 || (b - y).abs() >= 84.0;
+            let apart = |&[a, b]: &[f64; 2]| (a - x).abs() >= 216.0 || (b - y).abs() >= 50.0;
             assert!(boxes[i + 1..].iter().all(apart), "{name}: box {i}");
         }
         let lowest = boxes.iter().map(|&[_, y]| y).fold(0.0, f64::max);
-        assert_eq!(height, lowest + 104.0, "{name}");
-        let lines = values(&svg, "<line", ["x1", "y1", "x2", "y2"]);
-        let (links, between) = lines.split_at(lines.len() - t.interconnects().len());
+        assert_eq!(height, lowest + 56.0, "{name}");
+        let links = values(&svg, "<line", ["x1", "y1", "x2", "y2"]);
         let hang = t.nodes().filter_map(|(id, node)| Some((id.0, node.parent?.0)));
         for (line, (here, above)) in links.iter().zip(hang) {
             let ([x, y], [above_x, above_y]) = (boxes[here], boxes[above]);
-            assert_eq!(*line, [above_x + 75.0, above_y + 40.0, x + 75.0, y], "{name}");
-            assert_eq!(y - above_y, 84.0);
+            assert_eq!(*line, [above_x + 180.0, above_y + 20.0, x, y + 20.0], "{name}");
+            assert_eq!(x - above_x, 216.0);
         }
-        for (line, link) in between.iter().zip(t.interconnects()) {
-            let ([ax, y], [bx, _]) = (boxes[link.a.0], boxes[link.b.0]);
-            assert_eq!(*line, [ax + 150.0, y + 20.0, bx, y + 20.0], "{name}");
+        let bows: Vec<_> = svg.split("<path d=\"M").skip(1).collect();
+        assert_eq!(bows.len(), t.interconnects().len(), "{name}");
+        for (bow, link) in bows.iter().zip(t.interconnects()) {
+            let ([x, a], [_, b]) = (boxes[link.a.0], boxes[link.b.0]);
+            assert!(bow.starts_with(&format!("{x} {}C", a + 20.0)), "{name}: {bow}");
+            assert!(bow.contains(&format!(" {x} {}\" class", b + 20.0)), "{name}: {bow}");
+            let label: f64 = values(bow, "<text", ["x"])[0][0];
+            assert!(label > 16.0 && label < x - 60.0, "{name}: {label} left of {x}");
         }
         for &[x, _] in &boxes {
-            let middle = format!("<text x=\"{}\"", x + 75.0);
+            let middle = format!("<text x=\"{}\"", x + 90.0);
             assert!(svg.matches(&middle).count() >= 2, "{name}: two lines in the middle of {x}");
         }
     }
     let one = "name = \"one\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
     let svg = to_svg(&from_toml(one).unwrap());
-    assert_eq!(values(&svg, "<svg", ["width", "height"]), [[300.0, 228.0]]);
+    assert_eq!(values(&svg, "<svg", ["width", "height"]), [[428.0, 92.0]]);
+}
+
+#[test]
+fn a_drawings_boxes_hold_their_text() {
+    let model = "NVIDIA H100 80GB HBM3 of a long name";
+    let file = GOOD.replacen("id = \"nic0\"", &format!("id = \"nic0\"\nmodel = \"{model}\""), 1);
+    let svg = to_svg(&from_toml(&file).unwrap());
+    assert!(svg.contains(&format!("{model}</title>")), "{svg}");
+    let shown = svg.split("<text").filter_map(|t| t.split_once('>')?.1.split("</text>").next());
+    assert!(shown.skip(1).all(|text| text.chars().count() <= 27), "{svg}");
 }
 
 #[test]
