@@ -139,6 +139,14 @@ fn is_well_formed(trace: &Trace) {
         let phases: Vec<_> = ends.iter().map(|event| event.ph).collect();
         assert_eq!(phases, ['s', 'f'], "{id}");
         assert!(ends[0].ts <= ends[1].ts && ends[1].bp.as_deref() == Some("e"), "{id}");
+        // Perfetto takes a number alone, in hexadecimal, and an end of an arrow that lies in a slice.
+        let number = id.strip_prefix("0x").and_then(|n| u64::from_str_radix(n, 16).ok());
+        assert!(number.is_some(), "{id}");
+        for end in ends {
+            let mut own = tracks[&(end.pid, end.tid)].iter();
+            let holds = |s: &&Event| s.ts <= end.ts && end.ts <= s.ts + s.dur.unwrap();
+            assert!(own.any(holds), "{end:?} is in no slice");
+        }
     }
     for slices in tracks.values_mut() {
         // Those that lie in each other's time lie within each other, to half a nanosecond.
