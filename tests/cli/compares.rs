@@ -77,6 +77,13 @@ fn what_got_worse_fails_and_is_named() {
     assert!(within.status.success(), "{}", text(&within));
     let svg = compare(&[&own, &slower(1.5), "--svg", "-"]);
     assert!(text(&svg).contains("</svg>"));
+    // Rows without sizes: one below the other, each with its verdict.
+    let links = [result("link-h200.json"), result("link-h100.json")];
+    let svg = text(&compare(&[&links[0], &links[1], "--svg", "-"]));
+    assert!(
+        svg.contains("fence.sys") && svg.contains("class=\"worse\"") && svg.ends_with("</svg>\n")
+    );
+    assert!(svg.matches("<circle").count() > 20 && !svg.contains("NaN"), "{svg}");
     let csv = text(&compare(&[&own, &slower(1.5), "--csv", "-"]));
     assert!(csv.starts_with("after,before,") || csv.starts_with("row,measure,"), "{csv}");
 }

@@ -8,6 +8,7 @@ use bellpush::pcie::sim::{
     TestBedSpec, crossings, predict, predict_probe, window_needed_bytes,
 };
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
+use bellpush_cli::report::machine::invocation;
 use bellpush_cli::report::page::{Section, Table, page};
 use bellpush_cli::report::size;
 
@@ -77,6 +78,7 @@ impl Swept {
                 .filter(|r| r.path == path)
                 .filter_map(|r| Some((f64::from(r.bytes), value(r)?)))
                 .collect(),
+            bars: Vec::new(),
         };
         let chart = |title: String, y, value: fn(&SweepRow) -> Option<f64>| Chart {
             title,
@@ -123,14 +125,17 @@ impl Swept {
         Ok(Section {
             heading: format!("{}{class}", self.name),
             text,
-            figures: vec![latency.svg()?, rate.svg()?],
+            figures: vec![latency.figure()?, rate.figure()?],
             table: None,
         })
     }
 }
 
 fn topologies(swept: &[Swept], of: impl Fn(&Swept) -> &Vec<(f64, f64)>) -> Vec<Line> {
-    swept.iter().map(|s| Line { label: s.name.clone(), points: of(s).clone() }).collect()
+    swept
+        .iter()
+        .map(|s| Line { label: s.name.clone(), points: of(s).clone(), bars: Vec::new() })
+        .collect()
 }
 
 fn window_section(swept: &[Swept]) -> Result<Section> {
@@ -140,7 +145,7 @@ fn window_section(swept: &[Swept]) -> Result<Section> {
         // A bound above the wire's bandwidth is meaningless.
         let most = lines.iter().flat_map(|l| l.points.iter().map(|p| p.1)).fold(0.0, f64::max);
         let points = first.window[1].iter().copied().filter(|p| p.1 < 1.1 * most).collect();
-        lines.push(Line { label, points });
+        lines.push(Line { label, points, bars: Vec::new() });
     }
     let chart = Chart {
         title: "push/inband: GB/s over the size of the window".into(),
@@ -164,7 +169,7 @@ fn window_section(swept: &[Swept]) -> Result<Section> {
     Ok(Section {
         heading: "The window".into(),
         text: vec![text.into()],
-        figures: vec![chart.svg()?, distance.svg()?],
+        figures: vec![chart.figure()?, distance.figure()?],
         table: None,
     })
 }
@@ -183,7 +188,7 @@ fn tags_section(swept: &[Swept]) -> Result<Section> {
     Ok(Section {
         heading: "Outstanding reads".into(),
         text: vec![text.into()],
-        figures: vec![chart.svg()?],
+        figures: vec![chart.figure()?],
         table: None,
     })
 }
@@ -202,7 +207,7 @@ fn access_lines(
                 let probe = Probe::Stream(target, access, pattern(x));
                 points.push((f64::from(x), predict_probe(params, Machine::default(), probe)?));
             }
-            lines.push(Line { label: format!("{what} {name}"), points });
+            lines.push(Line { label: format!("{what} {name}"), points, bars: Vec::new() });
         }
     }
     Ok(lines)
@@ -217,6 +222,7 @@ fn access_section(params: &Params) -> Result<Section> {
             .filter(|r| r.curve == curve)
             .map(|r| (f64::from(r.blocks), r.gb_per_s))
             .collect(),
+        bars: Vec::new(),
     };
     let mut blocks =
         access_lines(params, &[1, 2, 4, 8, 16, 32, 64, 132], |n| Pattern { blocks: n, ..dense })?;
@@ -259,7 +265,7 @@ fn access_section(params: &Params) -> Result<Section> {
     for (title, x_name, x, lines) in charts {
         let title = format!("A GPU's GB/s {title}");
         let remarks = Vec::new();
-        figures.push(Chart { title, x_name, x, y: Quantity::GbPerS, lines, remarks }.svg()?);
+        figures.push(Chart { title, x_name, x, y: Quantity::GbPerS, lines, remarks }.figure()?);
     }
     let text = "What a GPU's SMs store to and load from host memory (PCIe Gen5 x16) and a peer's \
                 (NVLink). `bellpush link` measures the same on the machine at hand.";
@@ -309,5 +315,5 @@ pub fn render(swept: &[Swept], params: &Params, seed: u64) -> Result<String> {
     sections.push(tags_section(swept)?);
     sections.push(access_section(params)?);
     sections.push(parameters(params));
-    Ok(page("bellpush: what the PCIe model predicts", &notes, &sections))
+    Ok(page("bellpush: what the PCIe model predicts", &notes, &sections, &invocation()))
 }

@@ -134,7 +134,7 @@ impl Answer {
                 let point = (self.combinations[i - 1][x], p.gb_per_s);
                 match lines.iter_mut().find(|l| l.label == label) {
                     Some(line) => line.points.push(point),
-                    None => lines.push(Line { label, points: vec![point] }),
+                    None => lines.push(Line { label, points: vec![point], bars: Vec::new() }),
                 }
             }
         }

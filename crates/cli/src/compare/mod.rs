@@ -1,12 +1,12 @@
 //! `bellpush compare`: two saved results, row by row.
 
+mod plot;
 mod rows;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bellpush_cli::report::chart::{Chart, Line, Quantity};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -16,8 +16,6 @@ use crate::values;
 
 /// Exit status where rows are worse than `--fail-above` allows.
 const WORSE: u8 = 1;
-/// Most lines of a plot that can be told apart.
-const MOST_LINES: usize = 12;
 
 /// Arguments of `bellpush compare`.
 #[derive(Debug, Args)]
@@ -43,7 +41,8 @@ pub struct CompareArgs {
     /// Save it as CSV; `-` prints it on stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw the ratios over the message size; `-` prints the drawing
+    /// Draw the ratios over the message size, or a row below the other where rows have none; `-`
+    /// prints the drawing
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -289,40 +288,6 @@ impl Comparison {
             }
         }
         out
-    }
-
-    /// Ratios over the message size.
-    fn svg(&self) -> Result<String, CliError> {
-        let mut lines: Vec<Line> = Vec::new();
-        for row in &self.rows {
-            let is_size = |field: &&(String, String)| field.0 == "size_bytes" || field.0 == "bytes";
-            let size = row.key.row.iter().find(is_size).and_then(|f| f.1.parse::<f64>().ok());
-            let Some(size) = size else { continue };
-            let rest = Key {
-                row: row.key.row.iter().filter(|f| !is_size(f)).cloned().collect(),
-                measure: String::new(),
-            };
-            let label = format!("{} {}", rest.text(&self.common), row.key.measure);
-            let point = (size, row.ratio);
-            match lines.iter_mut().find(|l| l.label == label) {
-                Some(line) => line.points.push(point),
-                None => lines.push(Line { label, points: vec![point] }),
-            }
-        }
-        if lines.is_empty() {
-            let why = "--svg: these rows have no message sizes to draw over";
-            return Err(CliError::new(why, "leave it out"));
-        }
-        let mut remarks = vec!["After by before: of times, less is better; of rates, more.".into()];
-        if lines.len() > MOST_LINES {
-            remarks.push(format!("The first {MOST_LINES} of {} lines.", lines.len()));
-            lines.truncate(MOST_LINES);
-        }
-        lines.iter_mut().for_each(|l| l.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
-        let title = "After by before".to_owned();
-        let (x, y) = (Quantity::Bytes, Quantity::Ratio);
-        let chart = Chart { title, x_name: "message size", x, y, lines, remarks };
-        chart.svg().map_err(|e| CliError::new(e, "this is a bug: please report it"))
     }
 }
 

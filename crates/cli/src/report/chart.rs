@@ -1,10 +1,9 @@
 //! Plots of any quantity over any other, in the style of the results' plots.
 
 use super::ReportError;
-use super::plot::{
-    Axis, Frame, decades, extent, from_zero, sizes, tick_gb_s, tick_size, tick_time,
-};
-use super::series::{DASHES, Series, Shape};
+use super::frame::{Axis, Form, Frame};
+use super::plot::{decades, extent, from_zero, sizes, tick_gb_s, tick_size, tick_time};
+use super::series::{DASHES, Of, Series, Shape};
 
 /// Quantity of an axis, which also determines the axis's scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +27,8 @@ pub struct Line {
     pub label: String,
     /// Points in the axes' quantities, ascending.
     pub points: Vec<(f64, f64)>,
+    /// Bars around points: position, least and greatest value.
+    pub bars: Vec<(f64, f64, f64)>,
 }
 
 /// A plot.
@@ -87,16 +88,36 @@ impl Chart {
     /// # Errors
     /// [`ReportError::Draw`] for errors of the plotting library.
     pub fn svg(&self) -> Result<String, ReportError> {
+        self.draw(|frame, lines| frame.svg(lines, Form::Wide))
+    }
+
+    /// The plot for a page: wide, and narrow for a phone, of which the page's style shows one.
+    ///
+    /// # Errors
+    /// [`ReportError::Draw`] for errors of the plotting library.
+    pub fn figure(&self) -> Result<String, ReportError> {
+        self.draw(|frame, lines| frame.figure(lines))
+    }
+
+    fn draw(
+        &self,
+        draw: impl Fn(&Frame<'_>, &[Series]) -> Result<String, ReportError>,
+    ) -> Result<String, ReportError> {
         let mut lines = Vec::new();
         for (i, line) in self.lines.iter().enumerate() {
             let place = |&(x, y)| Some((self.x.position(x)?, self.y.position(y)?));
+            let bar = |&(x, low, high)| {
+                Some((self.x.position(x)?, self.y.position(low)?, self.y.position(high)?))
+            };
             lines.push(Series {
                 label: line.label.clone(),
                 colour: COLOURS[i % COLOURS.len()],
                 shape: SHAPES[i % SHAPES.len()],
                 dash: i / COLOURS.len() % DASHES.len(),
-                footnoted: false,
+                of: Of::Unsaid,
+                marks: Vec::new(),
                 points: line.points.iter().filter_map(place).collect(),
+                bars: line.bars.iter().filter_map(bar).collect(),
             });
         }
         lines.retain(|line| !line.points.is_empty());
@@ -110,7 +131,7 @@ impl Chart {
             y: self.y.axis(extent(&lines, |(_, y)| y)),
             y_label: &self.y.label(),
         };
-        frame.svg(&lines)
+        draw(&frame, &lines)
     }
 }
 
@@ -128,6 +149,7 @@ mod tests {
         let line = |label: &str, y: f64| Line {
             label: label.into(),
             points: vec![(8.0, y), (4096.0, 3.0 * y)],
+            bars: Vec::new(),
         };
         let svg = chart(Quantity::TimeNs, vec![line("pull", 900.0), line("staged", 2500.0)]);
         let svg = svg.svg().unwrap();
@@ -140,7 +162,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_shown_is_left_out() {
-        let zero = Line { label: "nothing".into(), points: vec![(0.0, 0.0), (8.0, 0.0)] };
+        let zero = Line {
+            label: "nothing".into(),
+            points: vec![(0.0, 0.0), (8.0, 0.0)],
+            bars: Vec::new(),
+        };
         let svg = chart(Quantity::TimeNs, vec![zero]).svg().unwrap();
         assert!(!svg.contains("nothing\n") && svg.contains("nothing was measured"));
     }

@@ -8,6 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::label::labels;
 use super::notes::{Footnotes, notes};
 use super::row::Results;
+use super::setup;
 use super::table::{columns, facts, groups};
 use super::{ReportError, file, plot, size};
 
@@ -23,7 +24,7 @@ const STYLE: &str = include_str!("page.css");
 pub fn write_report(dir: &Path, results: &Results) -> Result<PathBuf, ReportError> {
     let json = results.to_json()?;
     let (latency, bandwidth) = (plot::latency_svg(results)?, plot::bandwidth_svg(results)?);
-    let page = page(results, &latency, &bandwidth).into_string();
+    let page = page(results, &plot::figures(results)?).into_string();
     fs::create_dir_all(dir).map_err(|source| ReportError::Io {
         action: "create",
         path: dir.into(),
@@ -40,7 +41,7 @@ pub fn write_report(dir: &Path, results: &Results) -> Result<PathBuf, ReportErro
     Ok(dir.join("index.html"))
 }
 
-fn page(results: &Results, latency: &str, bandwidth: &str) -> Markup {
+fn page(results: &Results, plots: &[String]) -> Markup {
     let meta = &results.meta;
     let notes = notes(results);
     let footnotes = Footnotes::of(&results.results);
@@ -81,8 +82,9 @@ fn page(results: &Results, latency: &str, bandwidth: &str) -> Markup {
                     }
                 }
                 main {
-                    figure { (PreEscaped(latency)) }
-                    figure { (PreEscaped(bandwidth)) }
+                    @for plot in plots { figure { (PreEscaped(plot)) } }
+                    h2 { "Set-up" }
+                    (setup::drawings(results))
                     h2 { "All rows" }
                     (table(results, &footnotes))
                     @if !footnotes.texts().is_empty() {
@@ -161,7 +163,8 @@ mod tests {
         for outside in ["src=", "@import", "url(", "href=\"http", "<script", "<link"] {
             assert!(!html.contains(outside), "{outside}");
         }
-        assert_eq!(html.matches("<svg ").count(), 2);
+        assert_eq!(html.matches("<svg ").count(), 4, "two plots, wide and narrow");
+        assert!(html.contains("<dt>command</dt>"));
         let json = fs::read(dir.path().join("a/b/results.json")).unwrap();
         assert_eq!(Results::parse(&json).unwrap(), sample("cuda:X"));
     }
@@ -172,15 +175,15 @@ mod tests {
         results.meta.notes.push("<script>alert(1)</script>".into());
         results.results[0].nic = "<b>\"".into();
         results.results[0].artefact = Some("<i>".into());
-        let latency = plot::latency_svg(&results).unwrap();
-        let html = page(&results, &latency, &latency).into_string();
-        assert!(!html.contains("<script") && !html.contains("<b>") && !html.contains("<i>"));
+        results.meta.machine.cpu = "<script>".into();
+        let html = page(&results, &plot::figures(&results).unwrap()).into_string();
+        assert!(!html.contains("<script") && !html.contains("<b>\"") && !html.contains("<i>"));
     }
 
     #[test]
     fn a_failed_row_is_not_overlooked() {
         let mut results = sample("host");
-        let html = |r: &Results| page(r, "", "").into_string();
+        let html = |r: &Results| page(r, &[]).into_string();
         assert!(html(&results).contains("every byte of all 12 rows arrived"));
         results.results[4].verified = false;
         assert!(html(&results).contains("1 of 12 rows failed verification"));

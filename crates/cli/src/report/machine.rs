@@ -8,6 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bellpush::pcie::topology::{Kind, Tree, capture_sysfs, to_toml};
+
 use super::checkout;
 use super::row::{Machine, Meta, Nic};
 
@@ -56,9 +58,10 @@ pub fn meta(nic: Nic, executor: &str, seed: u64) -> Meta {
     Meta {
         version: VERSION.into(),
         commit: commit(),
-        command_line: command_line(std::env::args_os().map(|a| a.to_string_lossy().into_owned())),
+        command_line: invocation(),
         date: rfc3339(SystemTime::now()),
         machine: machine(),
+        topology: topology(Path::new("/sys")),
         gpu: gpu(),
         driver: driver(&read("/proc/driver/nvidia/version")),
         nic,
@@ -66,6 +69,22 @@ pub fn meta(nic: Nic, executor: &str, seed: u64) -> Meta {
         seed,
         notes: Vec::new(),
     }
+}
+
+/// The command line of this process, with absolute paths shortened to their last part.
+pub fn invocation() -> String {
+    command_line(std::env::args_os().map(|a| a.to_string_lossy().into_owned()))
+}
+
+/// Bandwidth between CPU packages, which sysfs does not show, GB/s: the default of `bellpush topo`.
+const SOCKET_GB_PER_S: f64 = 22.0;
+
+/// GPUs, NICs and what is above them, as a topology's file; `None` where there is neither.
+fn topology(sys: &Path) -> Option<String> {
+    let capture = capture_sysfs(sys).ok()?;
+    let topology = Tree::new(&capture).topology("the machine of this run", SOCKET_GB_PER_S).ok()?;
+    let is_some = [Kind::Gpu, Kind::Nic].iter().any(|kind| !topology.of_kind(*kind).is_empty());
+    is_some.then(|| to_toml(&topology))
 }
 
 fn machine() -> Machine {

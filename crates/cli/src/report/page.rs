@@ -4,7 +4,7 @@ use maud::{DOCTYPE, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");
 
-/// A table; every cell but a row's first is a number.
+/// A table; a column whose cells are all numbers is aligned as such.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     /// Names of the columns.
@@ -26,8 +26,18 @@ pub struct Section {
     pub table: Option<Table>,
 }
 
-/// Renders the page. All text is escaped; figures are inserted unchanged.
-pub fn page(title: &str, notes: &[String], sections: &[Section]) -> String {
+impl Table {
+    /// Class of a column's cells.
+    fn class(&self, column: usize) -> &'static str {
+        let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+        let is_number = |cell: &String| cell.is_empty() || cell.parse::<f64>().is_ok();
+        if cells.all(is_number) { "number" } else { "text" }
+    }
+}
+
+/// Renders the page, which ends with the command line that made it. All text is escaped; figures
+/// are inserted unchanged.
+pub fn page(title: &str, notes: &[String], sections: &[Section], command: &str) -> String {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -54,13 +64,17 @@ pub fn page(title: &str, notes: &[String], sections: &[Section]) -> String {
                             div.scroll {
                                 table {
                                     thead {
-                                        tr { @for name in &table.head { th scope="col" { (name) } } }
+                                        tr {
+                                            @for (i, name) in table.head.iter().enumerate() {
+                                                th class=(table.class(i)) scope="col" { (name) }
+                                            }
+                                        }
                                     }
                                     tbody {
                                         @for row in &table.rows {
                                             tr {
                                                 @for (i, cell) in row.iter().enumerate() {
-                                                    td class=(if i == 0 { "text" } else { "number" }) { (cell) }
+                                                    td class=(table.class(i)) { (cell) }
                                                 }
                                             }
                                         }
@@ -70,6 +84,7 @@ pub fn page(title: &str, notes: &[String], sections: &[Section]) -> String {
                         }
                     }
                 }
+                footer { "Made by " code { (command) } }
             }
         }
     }
@@ -91,7 +106,10 @@ mod tests {
                 rows: vec![vec!["<i>".into(), "1".into()]],
             }),
         };
-        let page = page("t", &["<u>".into()], &[section]);
+        let page = page("t", &["<u>".into()], &[section], "bellpush <s>");
+        assert!(page.contains("bellpush &lt;s&gt;"));
+        assert!(page.contains("<th class=\"text\" scope=\"col\">what"));
+        assert!(page.contains("<th class=\"number\" scope=\"col\">GB/s"));
         assert!(!page.contains("<b>") && !page.contains("<i>") && !page.contains("<u>"));
         assert!(page.contains("<svg/>") && page.contains("a &lt; b"));
         for outside in ["src=", "@import", "url(", "href=\"http", "<script", "<link"] {

@@ -13,7 +13,7 @@ use super::{Data, Kick, ReportError, file};
 use bellpush::transport::Reach;
 use bellpush::wire::inband::LineFormat;
 
-/// The machine, without anything that identifies it: no host name, no addresses.
+/// The machine, without anything that identifies it: no host name, no network addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// CPU model.
@@ -51,6 +51,9 @@ pub struct Meta {
     pub date: String,
     /// The machine.
     pub machine: Machine,
+    /// PCIe topology of the machine's GPUs and NICs, as `bellpush topo --save` writes it; `None` where none was seen.
+    #[serde(default)]
+    pub topology: Option<String>,
     /// GPU model, where there is one.
     pub gpu: Option<String>,
     /// GPU driver version, where there is one.
@@ -261,6 +264,26 @@ impl Results {
         self.results.iter().all(|row| row.verified)
     }
 
+    /// Adds the rows of another run of the same set-up; what differs, where that is not so.
+    pub fn add(&mut self, other: Self) -> Option<&'static str> {
+        let (own, its) = (&mut self.meta, other.meta);
+        let differs = [
+            ("machine", own.machine != its.machine || own.gpu != its.gpu),
+            ("NIC", own.nic != its.nic),
+            ("executor", own.executor != its.executor),
+            ("program", own.commit != its.commit || own.version != its.version),
+        ];
+        if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
+            return Some(what);
+        }
+        if own.command_line != its.command_line {
+            own.command_line = format!("{}; {}", own.command_line, its.command_line);
+        }
+        own.notes.extend(its.notes);
+        self.results.extend(other.results);
+        None
+    }
+
     /// Checks that there are rows, and that every row is consistent.
     ///
     /// # Errors
@@ -353,6 +376,22 @@ pub(super) mod tests {
         let tcp = value["results"].as_array().unwrap().iter().find(|r| r["data"] == "tcp").unwrap();
         assert!(tcp.as_object().unwrap()["kick"].is_null());
         assert_eq!(value["results"][0]["kick"], "inband");
+    }
+
+    #[test]
+    fn runs_of_one_set_up_are_added() {
+        let mut all = sample("host");
+        assert_eq!(all.add(sample("host")), None);
+        assert_eq!(all.results.len(), 2 * sample("host").results.len());
+        let mut other = sample("host");
+        other.meta.command_line = "bellpush bench".into();
+        assert_eq!(all.add(other), None);
+        assert!(all.meta.command_line.ends_with("; bellpush bench"));
+        assert_eq!(all.add(sample("cuda:X")), Some("executor"));
+        let mut other = sample("host");
+        other.meta.machine.cores = 3;
+        assert_eq!(all.add(other), Some("machine"));
+        assert_eq!(all.results.len(), 3 * sample("host").results.len());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::label::labels;
 use super::notes::Footnotes;
-use super::row::Row;
+use super::row::{Results, Row};
 use super::{Data, Kick};
 
 /// Markers, one per kick.
@@ -50,10 +50,49 @@ impl Shape {
 pub(super) const DASHES: [Option<(u32, u32)>; 4] =
     [None, Some((8, 4)), Some((3, 3)), Some((14, 5))];
 
+/// What the numbers of a line are of, in the order of a legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// A NIC.
+    Nic,
+    /// The software NIC, where it does what a NIC would.
+    Software,
+    /// The software NIC, where its way is not a NIC's: its rows have footnotes.
+    Artefact,
+    /// No NIC's part: TCP.
+    Nothing,
+    /// What the plot says: lines that are not rows of a result.
+    Unsaid,
+}
+
+impl Of {
+    pub const ALL: [Self; 5] =
+        [Self::Nic, Self::Software, Self::Artefact, Self::Nothing, Self::Unsaid];
+
+    pub fn heading(self) -> Option<&'static str> {
+        match self {
+            Self::Nic => Some("numbers of a NIC"),
+            Self::Software => Some("software NIC"),
+            Self::Artefact => Some("artefacts of the software NIC"),
+            Self::Nothing => Some("no NIC"),
+            Self::Unsaid => None,
+        }
+    }
+
+    fn row(row: &Row, software: bool, has_footnote: bool) -> Self {
+        match (row.data, software || row.engine.is_some()) {
+            (Data::Tcp, _) => Self::Nothing,
+            _ if has_footnote => Self::Artefact,
+            (_, true) => Self::Software,
+            (_, false) => Self::Nic,
+        }
+    }
+}
+
 /// One line of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Series {
-    /// Label: its path, with `*` where footnotes apply.
+    /// Label: its path, with the numbers of its footnotes.
     pub label: String,
     /// Colour of its data path.
     pub colour: (u8, u8, u8),
@@ -61,20 +100,27 @@ pub(super) struct Series {
     pub shape: Shape,
     /// Index into [`DASHES`].
     pub dash: usize,
-    /// Whether one of its rows has a footnote.
-    pub footnoted: bool,
+    /// What its numbers are of: an artefact where one of its rows is.
+    pub of: Of,
+    /// Footnotes of its rows, ascending.
+    pub marks: Vec<usize>,
     /// Logarithm of the size to base 2, and value; ascending by size.
     pub points: Vec<(f64, f64)>,
+    /// Of repeated rows: position, least and greatest value.
+    pub bars: Vec<(f64, f64, f64)>,
 }
 
 /// Groups rows into lines. Rows without a value are omitted. Of several rows with the same path and
-/// size, the median is drawn.
-pub(super) fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
+/// size, the median is drawn, and a bar from the least to the greatest.
+pub(super) fn series(results: &Results, value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
+    let rows = &results.results;
     let (labels, footnotes) = (labels(rows), Footnotes::of(rows));
     let mut lines: Vec<Series> = Vec::new();
     let mut seen = [0usize; Data::ALL.len()];
     for (i, row) in rows.iter().enumerate() {
         let Some(value) = value(row) else { continue };
+        let marks = footnotes.marks(i);
+        let of = Of::row(row, results.meta.nic.software, !marks.is_empty());
         let position = lines.iter().position(|line| line.label == labels[i]);
         let position = position.unwrap_or_else(|| {
             let nth = &mut seen[row.data as usize];
@@ -84,25 +130,26 @@ pub(super) fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<S
             };
             let mut dashes = (*nth..*nth + DASHES.len()).map(|dash| dash % DASHES.len());
             let dash = dashes.find(|dash| !taken(dash)).unwrap_or(*nth % DASHES.len());
-            lines.push(Series {
-                label: labels[i].clone(),
-                colour,
-                shape,
-                dash,
-                footnoted: false,
-                points: Vec::new(),
-            });
+            let (label, marks) = (labels[i].clone(), Vec::new());
+            let (points, bars) = (Vec::new(), Vec::new());
+            lines.push(Series { label, colour, shape, dash, of, marks, points, bars });
             *nth += 1;
             lines.len() - 1
         });
         let line = &mut lines[position];
         line.points.push(((row.size_bytes as f64).log2(), value));
-        line.footnoted |= !footnotes.marks(i).is_empty();
+        line.marks.extend(marks);
+        if of == Of::Artefact {
+            line.of = of;
+        }
     }
     for line in &mut lines {
-        line.points = medians(&mut line.points);
-        if line.footnoted {
-            line.label.push_str(" *");
+        (line.points, line.bars) = medians(&mut line.points);
+        line.marks.sort_unstable();
+        line.marks.dedup();
+        if !line.marks.is_empty() {
+            let numbers: Vec<String> = line.marks.iter().map(usize::to_string).collect();
+            line.label += &format!(" [{}]", numbers.join(","));
         }
     }
     lines
@@ -129,10 +176,18 @@ fn shape(kick: Option<Kick>) -> Shape {
     }
 }
 
-/// One point for each size: the median of its values.
-fn medians(points: &mut [(f64, f64)]) -> Vec<(f64, f64)> {
+/// Points, and bars of those that were repeated.
+type Summary = (Vec<(f64, f64)>, Vec<(f64, f64, f64)>);
+
+/// One point for each size: the median of its values; a bar where there are several.
+fn medians(points: &mut [(f64, f64)]) -> Summary {
     points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    points.chunk_by(|a, b| a.0 == b.0).map(|same| same[(same.len() - 1) / 2]).collect()
+    let sizes = || points.chunk_by(|a, b| a.0 == b.0);
+    let repeated = sizes().filter(|same| same.len() > 1);
+    (
+        sizes().map(|same| same[(same.len() - 1) / 2]).collect(),
+        repeated.map(|same| (same[0].0, same[0].1, same[same.len() - 1].1)).collect(),
+    )
 }
 
 #[cfg(test)]
@@ -142,13 +197,14 @@ mod tests {
 
     #[test]
     fn no_two_lines_look_alike() {
-        let mut rows = sample("cuda:X").results;
+        let mut results = sample("cuda:X");
         for &data in Data::ALL {
             for &kick in Kick::ALL.iter().filter(|k| k.goes_with(data)) {
-                rows.push(Row { bandwidth_gb_s: 1.0, ..Row::new(data, Some(kick), 64) });
+                let row = Row { bandwidth_gb_s: 1.0, ..Row::new(data, Some(kick), 64) };
+                results.results.push(row);
             }
         }
-        let lines = series(&rows, |row| Some(row.bandwidth_gb_s));
+        let lines = series(&results, |row| Some(row.bandwidth_gb_s));
         assert_eq!(lines.len(), 5 + 4 + 3 + 1 + 3, "rows with another NIC name are other lines");
         for (i, a) in lines.iter().enumerate() {
             for b in &lines[..i] {
@@ -160,9 +216,14 @@ mod tests {
     #[test]
     fn repeats_are_drawn_once() {
         let row = |gb_s| Row { bandwidth_gb_s: gb_s, ..Row::new(Data::Tcp, None, 1024) };
-        let lines = series(&[row(3.0), row(1.0), row(2.0)], |row| Some(row.bandwidth_gb_s));
+        let of = |rows: &[Row]| Results { results: rows.to_vec(), ..sample("host") };
+        let rows = of(&[row(3.0), row(1.0), row(2.0)]);
+        let lines = series(&rows, |row| Some(row.bandwidth_gb_s));
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].points, [(10.0, 2.0)]);
-        assert!(series(&[row(1.0)], |_| None).is_empty());
+        assert_eq!(lines[0].bars, [(10.0, 1.0, 3.0)]);
+        let once = series(&of(&[row(1.0)]), |row| Some(row.bandwidth_gb_s));
+        assert_eq!((once[0].points.len(), once[0].bars.len()), (1, 0));
+        assert!(series(&of(&[row(1.0)]), |_| None).is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! The page of `bellpush topo --html`: the drawing, its links coloured by load, and the text.
 
 use bellpush::pcie::topology::{LinkLoad, Topology, to_svg_loaded};
+use bellpush_cli::report::machine::invocation;
 use bellpush_cli::report::page::{Section, Table, page};
 
 /// Most links in the page's table.
@@ -38,7 +39,7 @@ pub fn html(topology: &Topology, workload: Option<&str>, loads: &[LinkLoad], tex
         figures: vec![format!("<pre>{}</pre>", escape(text))],
         table: None,
     };
-    page(&format!("bellpush topo: {}", topology.name), &[], &[drawing, shown])
+    page(&format!("bellpush topo: {}", topology.name), &[], &[drawing, shown], &invocation())
 }
 
 fn escape(text: &str) -> String {
