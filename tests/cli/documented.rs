@@ -1,0 +1,352 @@
+//! Each command that README and the pages show is run: here, or by a test that is named below, or it is said why not.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a command is run.
+enum How {
+    /// By this test, with words of it replaced and some put behind it, which make it shorter.
+    Here(&'static [(&'static str, &'static str)], &'static str),
+    /// By another test, as `file::test`.
+    There(&'static str),
+    /// By none.
+    Not(&'static str),
+}
+use How::{Here, Not, There};
+
+const QUICK: &str = "--messages 20 --seconds 0.01";
+const PINGPONGS: &str = "tests/external/shim.rs::pingpongs_of_each_service_polling_and_with_events";
+const PERFTEST: &str = "tests/external/perftest.rs::perftest_finds_the_device_and_verifies";
+const RPING: &str = "tests/external/rdma_cm.rs::rping_pings";
+const EXAMPLE: &str = "tests/cli/examples.rs::custom_kernel_computes_sends_and_sums";
+const TRACES: &str =
+    "tests/external/trace.rs::a_programs_wqes_and_waits_are_in_its_trace_and_two_traces_become_one";
+const STANDS: &str = "tests/external/trace.rs::a_run_that_is_killed_says_what_it_waited_for";
+const RECORDS: &str = "tests/external/record.rs::two_runs_are_compared_and_one_is_shown";
+const CAPTURES: &str = "tests/cli/pcie.rs::topo_reads_captures_of_other_machines";
+const PAGES: &str = "tests/cli/decode.rs::what_the_documentation_shows_is_what_comes";
+const APART: &str = "tests/cli/apart.rs::every_path_is_verified_by_the_other_side";
+const BUILDS: &str = "it builds, as all tests are built";
+const CARD: &str = "it wants a card";
+const STEPS: &str = "it is what runs the tests, or a step of that";
+
+/// Commands by how they begin; of several that fit, the longest counts.
+const COMMANDS: &[(&str, How)] = &[
+    ("bellpush bench", Here(&[("8..4KiB", "8..64"), ("--messages 1000", "")], QUICK)),
+    ("bellpush bench #", Here(&[("#", "--sizes 8,64 --messages 20 --seconds 0.01 #")], "")),
+    (
+        "bellpush bench --data auto,push,pull",
+        Here(&[("bellpush bench", "bellpush bench --sizes 8,64")], QUICK),
+    ),
+    (
+        "bellpush bench --trace",
+        Here(&[("bellpush bench", "bellpush bench --sizes 8 --data push")], QUICK),
+    ),
+    (
+        "bellpush bench --tune",
+        There("tests/cli/tune.rs::tuning_keeps_a_table_with_which_auto_is_measured"),
+    ),
+    ("bellpush bench --post", There("tests/cli/post.rs::every_row_is_verified_and_has_its_floor")),
+    ("bellpush bench --listen", There(APART)),
+    ("bellpush bench --connect", There(APART)),
+    ("bellpush bench --nic mlx5_0", Not(CARD)),
+    ("bellpush compare", Here(&[], "")),
+    ("bellpush show", Here(&[], "")),
+    ("bellpush sim", Here(&[], "")),
+    (
+        "bellpush sim --report",
+        There("tests/cli/pcie/sim.rs::sim_report_is_one_page_with_every_sweep"),
+    ),
+    ("bellpush topo", Here(&[], "")),
+    ("bellpush topo #", There("tests/cli/pcie.rs::topo_reads_the_running_machine")),
+    ("bellpush topo --sysfs", There("tests/cli/pcie.rs::topo_saves_a_file_of_the_same_machine")),
+    ("bellpush topo --from", There(CAPTURES)),
+    ("bellpush topo --nvidia-smi", There(CAPTURES)),
+    ("bellpush topo ...", Here(&[("...", "dgx-h100")], "")),
+    ("bellpush link --json", There("tests/cli/pcie.rs::topo_takes_what_link_measured")),
+    ("bellpush doctor", Here(&[], "")),
+    ("bellpush doctor --live --nic", Not(CARD)),
+    ("dmesg | bellpush decode", Here(&[("dmesg", "cat dmesg.txt")], "")),
+    ("bellpush decode wqe sq.hex", Here(&[], "")),
+    ("bellpush decode pcap", Here(&[], "")),
+    ("bellpush decode record", There(RECORDS)),
+    ("bellpush decode cqe dmesg.txt", There(PAGES)),
+    ("bellpush decode wqe write.hex", There(PAGES)),
+    ("bellpush decode wqe bad.hex", There(PAGES)),
+    ("bellpush soak --minutes", There("tests/cli/soak.rs::a_short_run_is_clean")),
+    ("bellpush soak --seed", There("tests/cli/soak.rs::a_round_is_made_of_the_same_each_time")),
+    ("bellpush run -- ib_write_bw", There(PERFTEST)),
+    (
+        "bellpush run -- ibv_devinfo",
+        There("tests/external/shim.rs::devices_say_that_they_are_software_and_where_they_are"),
+    ),
+    ("bellpush run -- ibv_rc_pingpong", There(PINGPONGS)),
+    ("bellpush run -- ib_send_lat", There(STANDS)),
+    ("bellpush run -- rping", There(RPING)),
+    (
+        "bellpush run -- bellpush bench --nic",
+        Not("it wants a build for cards; ./x test runs the tests on such a device"),
+    ),
+    (
+        "bellpush run -- ./program",
+        There("tests/external/shim.rs::operations_of_each_kind_carry_their_bytes"),
+    ),
+    ("bellpush run -- env UCX_TLS", There("tests/external/mpi.rs::open_mpi_over_ucx")),
+    (
+        "bellpush run --adversary",
+        There(
+            "tests/external/adversary.rs::programs_that_rely_on_more_are_told_of_and_keep_their_status",
+        ),
+    ),
+    (
+        "bellpush run --fault",
+        There("tests/external/scripted.rs::a_program_gets_the_status_that_a_script_names"),
+    ),
+    (
+        "bellpush run --record",
+        There("tests/external/record.rs::what_perftest_had_of_the_device_is_the_same_again"),
+    ),
+    (
+        "bellpush run --stats",
+        There("tests/external/trace.rs::a_run_counts_and_serves_its_counters_while_it_lasts"),
+    ),
+    (
+        "LD_PRELOAD=",
+        There("tests/external/closing.rs::a_program_that_goes_on_as_its_own_child_has_its_devices"),
+    ),
+    ("bellpush trace -o send.json", There(TRACES)),
+    ("bellpush trace -o both.json", There(TRACES)),
+    ("bellpush trace -o client.json", There(STANDS)),
+    ("bellpush trace --explain", There(STANDS)),
+    ("bellpush replay", There(RECORDS)),
+    ("cargo run -p custom_kernel", There(EXAMPLE)),
+    (
+        "cargo run --release --package allreduce",
+        Not("a long build; examples/allreduce/src/check.rs is what tests/ranks checks by"),
+    ),
+    (
+        "mpirun -np 4 target/release/allreduce",
+        There("tests/ranks/processes.rs::mpirun_starts_ranks"),
+    ),
+    ("torchrun", Not("it wants PyTorch with CUDA")),
+    ("export BELLPUSH_ROOT", There("tests/ranks/processes.rs::mpirun_starts_ranks")),
+    (
+        "cc endpoint.c",
+        There(
+            "tests/packages/prefix.rs::programs_are_built_against_an_installation_wherever_it_is",
+        ),
+    ),
+    ("tar -C DIR", Here(&[], "")),
+    ("cargo build", Not(BUILDS)),
+    ("cargo test", Not(STEPS)),
+    ("./x test", Not(STEPS)),
+    ("./x mutants", Not(STEPS)),
+    ("./x setup", Not("it installs packages; tests/cli/front_door.rs runs its parts")),
+    (
+        "./x package deb",
+        Not("it installs as root; tests/packages/prefix.rs installs into a folder"),
+    ),
+    ("git clone", Not("it wants the network")),
+];
+
+/// Exit statuses that are no failure: `doctor` says by 1 and more what it found.
+fn passes(command: &str, status: Option<i32>) -> bool {
+    status == Some(0) || command.contains("bellpush doctor") && matches!(status, Some(1 | 3))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The program is called by one name, whoever starts it.
+fn plain(line: &str) -> String {
+    let line = line.trim();
+    let prompts = ["$ ", "host-a$ ", "host-b$ ", "sudo -E "];
+    let line = prompts.iter().fold(line, |line, prompt| line.strip_prefix(prompt).unwrap_or(line));
+    line.replace("./x run ", "bellpush ")
+        .replace("./x bench", "bellpush bench")
+        .replace("target/release/bellpush", "bellpush")
+}
+
+/// What pages show as commands: every line of a block of `sh`; of other blocks and of indented lines those that begin
+/// like a command.
+fn commands(text: &str) -> Vec<String> {
+    const PROGRAMS: &[&str] = &[
+        "bellpush ",
+        "LD_PRELOAD=",
+        "./x ",
+        "cargo ",
+        "target/release/",
+        "$ ",
+        "host-a$ ",
+        "host-b$ ",
+        "sudo ",
+        "git ",
+    ];
+    let (mut found, mut block, mut open) = (Vec::<String>::new(), None, false);
+    for line in text.lines() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            block = if block.is_some() { None } else { Some(language.trim()) };
+            open = false;
+            continue;
+        }
+        let begins = PROGRAMS.iter().any(|program| line.trim_start().starts_with(program));
+        let is_command = match block {
+            Some("sh") => !line.trim().is_empty() && !line.trim_start().starts_with('#'),
+            Some("") => begins || line.contains("| bellpush "),
+            Some(_) => false,
+            None => line.starts_with("    ") && begins,
+        };
+        if let Some(last) = found.last_mut().filter(|_| open) {
+            *last = format!("{} {}", last.trim_end_matches('\\').trim_end(), line.trim());
+        } else if is_command {
+            found.push(plain(line));
+        } else {
+            continue;
+        }
+        open = line.ends_with('\\');
+    }
+    found
+}
+
+fn pages() -> Vec<(String, String)> {
+    let root = root();
+    let mut files: Vec<PathBuf> = vec![root.join("README.md"), root.join("packaging/README.md")];
+    for folder in ["docs", "docs/tutorial"] {
+        let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        files.extend(entries.filter(|path| path.extension().is_some_and(|e| e == "md")));
+    }
+    files.sort();
+    let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
+    files.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn how(command: &str) -> Option<usize> {
+    // A comment stands one blank behind the command, however it is aligned.
+    let words = command.split_whitespace().collect::<Vec<_>>().join(" ");
+    let fits = |begin: &str| {
+        words.starts_with(begin) || begin.ends_with(" #") && words == begin.trim_end_matches(" #")
+    };
+    let fitting = COMMANDS.iter().enumerate().filter(|(_, (begin, _))| fits(begin));
+    fitting.max_by_key(|(_, (begin, _))| begin.len()).map(|(nth, _)| nth)
+}
+
+#[test]
+fn each_command_is_run_or_it_is_said_why_not() {
+    let mut wrong = Vec::new();
+    let mut used = vec![false; COMMANDS.len()];
+    let mut count = 0;
+    for (page, text) in pages() {
+        for command in commands(&text) {
+            count += 1;
+            match how(&command) {
+                Some(nth) => used[nth] = true,
+                None => wrong.push(format!("{page}: nobody runs: {command}")),
+            }
+        }
+    }
+    for ((begin, how), used) in COMMANDS.iter().zip(used) {
+        if !used {
+            wrong.push(format!("no page has: {begin}"));
+        }
+        if let There(test) = how {
+            let (file, name) = test.split_once("::").unwrap();
+            let there = fs::read_to_string(root().join(file));
+            if !there.is_ok_and(|text| text.contains(&format!("fn {name}("))) {
+                wrong.push(format!("{begin}: there is no test {test}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(count > 90, "{count}");
+}
+
+#[test]
+fn commands_are_found_as_pages_show_them() {
+    let text = "bellpush no\n\n```sh\n./x run topo a \\\n    --b   # what\n\n# bellpush no\nmake it\n```\n\n    \
+                cargo x\n    bell\n\n```\n$ bellpush decode c\nanswer\ndmesg | bellpush d\n```\n```rust\n./x no\n```\n";
+    let found = commands(text);
+    let wanted = [
+        "bellpush topo a --b   # what",
+        "make it",
+        "cargo x",
+        "bellpush decode c",
+        "dmesg | bellpush d",
+    ];
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn commands_of_the_pages_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let programs = at.join("programs");
+    fs::create_dir(&programs).unwrap();
+    symlink(env!("CARGO_BIN_EXE_bellpush"), programs.join("bellpush")).unwrap();
+    symlink(root().join("docs"), at.join("docs")).unwrap();
+    let fixtures = root().join("tests/fixtures/decode");
+    for (from, to) in
+        [("write.hex", "sq.hex"), ("dmesg.txt", "dmesg.txt"), ("pingpong.pcap", "capture.pcapng")]
+    {
+        fs::copy(fixtures.join(from), at.join(to)).unwrap();
+    }
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let (mut ran, mut failed) = (Vec::new(), Vec::new());
+    for (page, text) in pages() {
+        for command in commands(&text) {
+            let Some((_, Here(replaced, behind))) = how(&command).map(|nth| &COMMANDS[nth]) else {
+                continue;
+            };
+            let short = replaced.iter().fold(command.clone(), |c, (from, to)| c.replace(from, to));
+            let (body, _) = short.split_once(" #").unwrap_or((&short, ""));
+            let line = format!("{} {behind}", body.trim_end());
+            if ran.contains(&line) {
+                continue;
+            }
+            if let Err(what) = run(&line, at, &path) {
+                failed.push(format!("{page}: {command}\n  as: {line}\n  {what}"));
+            }
+            ran.push(line);
+        }
+    }
+    assert!(failed.is_empty(), "\n{}", failed.join("\n"));
+    assert!(ran.len() >= 25, "{ran:#?}");
+}
+
+/// Runs a line of a shell, for at most a minute.
+fn run(line: &str, at: &Path, path: &str) -> Result<(), String> {
+    let complaint = tempfile::tempfile().unwrap();
+    let mut shell = Command::new("bash")
+        .args(["-c", line])
+        .current_dir(at)
+        .env("PATH", path)
+        .env("XDG_CONFIG_HOME", at)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(complaint.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let since = Instant::now();
+    let status = loop {
+        match shell.try_wait().unwrap() {
+            Some(status) => break status,
+            None if since.elapsed() > Duration::from_secs(60) => {
+                shell.kill().unwrap();
+                shell.wait().unwrap();
+                return Err("not done within a minute".into());
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    if passes(line, status.code()) {
+        return Ok(());
+    }
+    let mut said = String::new();
+    let mut complaint = complaint;
+    std::io::Seek::rewind(&mut complaint).unwrap();
+    std::io::Read::read_to_string(&mut complaint, &mut said).unwrap();
+    Err(format!("{status}: {said}"))
+}
