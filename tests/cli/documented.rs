@@ -252,6 +252,9 @@ fn each_command_is_run_or_it_is_said_why_not() {
         if !used {
             wrong.push(format!("no page has: {begin}"));
         }
+        if let Not(why) = how {
+            println!("not run: {begin}: {why}");
+        }
         if let There(test) = how {
             let (file, name) = test.split_once("::").unwrap();
             let there = fs::read_to_string(root().join(file));
