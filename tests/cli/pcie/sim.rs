@@ -235,8 +235,8 @@ fn sim_report_is_one_page_with_every_sweep() {
     let args = ["--topology", "desktop", "--sizes", "8,4KiB,64KiB", "--in-flight", "2"];
     sim(&[&args[..], &["--report", file.to_str().unwrap()]].concat()).unwrap();
     let page = std::fs::read_to_string(&file).unwrap();
-    // Latency and rate, window and distance, tags, four of the GPU's accesses.
-    assert_eq!(page.matches("<svg ").count(), 9);
+    // Latency and rate, window and distance, tags, four of the GPU's accesses; each wide and narrow.
+    assert_eq!(page.matches("<svg ").count(), 2 * 9);
     for text in ["There is no pull here", "The window", "stores to host, measured", "wire_ns"] {
         assert!(page.contains(text), "{text}");
     }

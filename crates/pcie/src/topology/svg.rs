@@ -105,7 +105,8 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
         let (y1, y2) = (a.y + BOX_H / 2.0, b.y + BOX_H / 2.0);
         // Each has a bow of its own.
         let (x, bow) = (a.x, a.x - ARCS - 12.0 + 10.0 * (i % 4) as f64);
-        let (there, back) = (ms(link.a, link.b), ms(link.b, link.a));
+        let (upper, lower) = if y1 <= y2 { (link.a, link.b) } else { (link.b, link.a) };
+        let (there, back) = (ms(upper, lower), ms(lower, upper));
         let (mut stroke, mut busy) = (String::new(), String::new());
         if there.max(back) > 0.0 {
             stroke = format!(" style=\"stroke:{}\"", colour(there.max(back) / busiest));
