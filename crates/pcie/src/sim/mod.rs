@@ -112,10 +112,14 @@ struct Endpoint {
     order: Order,
     node: u32,
     tags_free: u32,
-    writes: VecDeque<u32>,
-    reads: VecDeque<u32>,
+    writes: Waiting,
+    reads: Waiting,
     completer_free: Ps,
 }
+
+/// Transfers that wait inside their device.
+#[derive(Debug, Default)]
+struct Waiting(VecDeque<u32>);
 
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
@@ -176,9 +180,12 @@ impl<T> Slab<T> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Instance {
     load: u32,
+    /// Which run of its load it is, and how many polling phases it has taken.
+    run: u64,
+    polls: u64,
     /// How many began before it, in this run or earlier ones.
     serial: u64,
     start: Ps,
@@ -278,6 +285,8 @@ pub struct Sim {
     unfinished: usize,
     running: Vec<Running>,
     rng: u64,
+    /// The order in which spread polling phases are taken; `None`: phases are drawn.
+    spread: Option<u64>,
     iotlbs: Vec<iotlb::Iotlb>,
     /// IOTLB of each endpoint whose requests are translated, and of the routes that they take.
     iotlb_of: HashMap<u32, usize>,
@@ -312,6 +321,7 @@ impl Sim {
             unfinished: 0,
             running: Vec::new(),
             rng: seed ^ 0x9e37_79b9_7f4a_7c15,
+            spread: None,
             iotlbs: Vec::new(),
             iotlb_of: HashMap::new(),
             translated_routes: HashMap::new(),
@@ -361,8 +371,8 @@ impl Sim {
             order: Order::default(),
             node,
             tags_free: spec.tags,
-            writes: VecDeque::new(),
-            reads: VecDeque::new(),
+            writes: Waiting::default(),
+            reads: Waiting::default(),
             completer_free: 0,
         });
         for &(_, channel) in &self.nodes[node as usize] {
