@@ -3,6 +3,17 @@
 //! [`Sim`] holds a fabric of channels between nodes, endpoints that write, read and complete, and a
 //! runner of [`Program`]s. The simulation is deterministic: the same seed gives the same numbers,
 //! bit for bit. Its memory grows with the outstanding TLPs, not with simulated time.
+//!
+//! | files | what |
+//! |---|---|
+//! | `program`, `run`, `calendar` | steps, what runs them, events in their order |
+//! | `fabric`, `fabric/serve`, `channel` | queues and ways, what a link sends next, its credits |
+//! | `order`, `iotlb`, `ring` | writes into host memory, translation, slots of a window |
+//! | `build`, `params`, `nic` | hosts of a topology, the numbers that it does not give, NICs |
+//! | `ops`, `flows`, `collapse` | operations of every path, streams side by side |
+//! | `study`, `what`, `rank`, `imprint`, `part` | sweeps, questions, advice; what hangs on what |
+//! | `hosts`, `iommu`, `h200`, `peers`, `order_rows` | rows that others and we measured |
+//! | `probe`, `probe_names`, `calibrate`, `fit`, `derivatives` | `bellpush link`, fits, their worth |
 
 mod build;
 mod calendar;
