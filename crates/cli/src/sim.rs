@@ -309,7 +309,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
                 values::put(path, &(answer.svg(in_flight)? + "\n"), out)?;
             }
             if args.json.is_none() && args.csv.is_none() && !taken {
-                write!(out, "{}{NO_CARD}.\n{LAYOUT}.\n\n", answer.text())?;
+                writeln!(out, "{}{NO_CARD}.", answer.text())?;
+                let either = [LAYOUT, LAYOUT_IN_HOST];
+                let either = if answer.asks_of_reads() { &either[..] } else { &[layout(spec)] };
+                either.iter().try_for_each(|layout| writeln!(out, "{layout}."))?;
+                writeln!(out)?;
             }
         } else {
             let rows = sweep(spec, &paths, &sizes, in_flight);
@@ -406,10 +410,14 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
     if let Some(need) = window_needed_bytes(spec)? {
         writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
     }
-    let in_host = spec.topology.route(spec.nic, spec.gpu).refuses_reads(spec.topology).is_some();
-    let layout = if in_host { LAYOUT_IN_HOST } else { LAYOUT };
-    writeln!(out, "{NO_CARD}.\n{layout}.\n")?;
+    writeln!(out, "{NO_CARD}.\n{}.\n", layout(spec))?;
     Ok(())
+}
+
+/// Where the queues are modelled: a NIC that cannot read the GPU's memory has them in the host's.
+fn layout(spec: TestBedSpec<'_>) -> &'static str {
+    let in_host = spec.topology.route(spec.nic, spec.gpu).refuses_reads(spec.topology).is_some();
+    if in_host { LAYOUT_IN_HOST } else { LAYOUT }
 }
 
 fn unit_of(metric: Metric) -> &'static str {

@@ -73,7 +73,10 @@ pub use ops::{LAYOUT, LAYOUT_IN_HOST, Layout, NO_CARD, PathModel, Prediction, pr
 pub use order::Order;
 pub use order_rows::{ORDER_ROWS, OrderMachine, OrderRow, simulate_order};
 pub use params::{ParamError, Params};
-pub use part::{Compared, has_part_in_flows, has_part_in_operation, has_part_in_rows};
+pub use part::{
+    Compared, has_part_in_flows, has_part_in_operation, has_part_in_ranks, has_part_in_rows,
+    knob_has_part_in_operation,
+};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
