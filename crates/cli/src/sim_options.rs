@@ -67,6 +67,11 @@ impl Mode {
         )
     }
 
+    /// Whether it simulates many operations in flight of every size that is asked for.
+    pub const fn sweeps(self) -> bool {
+        matches!(self, Self::Sweep | Self::Report | Self::Losses)
+    }
+
     const fn rows(self) -> Option<Compared> {
         match self {
             Self::Validate => Some(Compared::All),

@@ -57,6 +57,14 @@ fn sim_refuses_a_what_without_a_part() {
     }
 }
 
+/// What would run for hours is refused before it begins.
+#[test]
+fn sim_refuses_more_than_it_can_simulate() {
+    let many = ["--in-flight", "1024", "--sizes", "16MiB", "--path", "pull"];
+    let error = sim(&[&["--topology", "same-switch"], &many[..]].concat()).unwrap_err();
+    assert!(error.starts_with("17 GB of operations in flight") && error.lines().count() == 1);
+}
+
 /// The line under the table says where the queues are modelled: where the NIC cannot read the GPU's
 /// memory they are in host memory.
 #[test]
