@@ -63,6 +63,11 @@ fn sim_refuses_more_than_it_can_simulate() {
     let many = ["--in-flight", "1024", "--sizes", "16MiB", "--path", "pull"];
     let error = sim(&[&["--topology", "same-switch"], &many[..]].concat()).unwrap_err();
     assert!(error.starts_with("17 GB of operations in flight") && error.lines().count() == 1);
+    // Of 64 Ki chunks and more a program cannot be made.
+    for mode in ["--losses", "--sensitivity", "--what=wire_ns=9"] {
+        let error = sim(&["--topology", "same-switch", "--sizes", "1GiB", mode]).unwrap_err();
+        assert_eq!(error, "1073741824 B: TLP by TLP at most 16 MiB", "{mode}");
+    }
 }
 
 /// The line under the table says where the queues are modelled: where the NIC cannot read the GPU's

@@ -98,24 +98,6 @@ fn a_root_complex_throttles_reads_and_writes_apart() {
     assert!((write / 20.0 - 1.0).abs() < 0.03 && (read / 5.0 - 1.0).abs() < 0.03, "{write} {read}");
 }
 
-/// What caps traffic between devices leaves traffic with host memory alone.
-#[test]
-fn a_cap_is_of_peers() {
-    let cap = "socket = \"s0\"\np2p_cap_gb_per_s = 9.0\n";
-    let t = with(&[("socket = \"s0\"\n", cap)]);
-    let (gpu, peer, host) = ("gpu0", "gpu2", "s0");
-    let node = |name: &str| t.find(name).unwrap();
-    let rate = |to: &str, read: bool| {
-        let ends = (node(gpu), node(to));
-        let flow = if read { Flow::read(ends.0, ends.1) } else { Flow::write(ends.0, ends.1) };
-        simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0]
-    };
-    for read in [false, true] {
-        let (peers, memory) = (rate(peer, read), rate(host, read));
-        assert!((peers / 9.0 - 1.0).abs() < 0.03 && memory > 40.0, "{read}: {peers} {memory}");
-    }
-}
-
 #[test]
 fn small_peer_reads_cost_rate() {
     let rate = |bytes: u32| {
