@@ -6,6 +6,8 @@ use crate::{sim, tlp, topo};
 
 #[path = "pcie/link.rs"]
 mod link_runs;
+#[path = "pcie/refused.rs"]
+mod refused;
 #[path = "pcie/sim.rs"]
 mod sim_runs;
 

@@ -16,6 +16,7 @@ use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::flows;
+use crate::sim_options::Mode;
 use crate::sim_report::{Swept, render};
 use crate::sim_rows::{self, compared};
 use crate::values::{self, to_csv};
@@ -96,6 +97,9 @@ pub struct SimArgs {
 const SIZES: [u32; 4] = [8, 4 << 10, 256 << 10, 1 << 20];
 const IN_FLIGHT: u32 = 8;
 const SEED: u64 = 1;
+/// Most bytes of all operations in flight, GB: each window of them runs four times at least, some
+/// minutes of one core.
+const MOST_GB: f64 = 16.0;
 /// Most operations at once: more than any built-in window holds.
 const MOST_IN_FLIGHT: u32 = 1024;
 
@@ -243,6 +247,18 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let topologies = names.iter().map(|name| values::topology(name));
     let topologies = topologies.collect::<std::result::Result<Vec<Topology>, _>>()?;
     args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
+    if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20 && mode != Mode::Scale) {
+        return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
+    }
+    let bytes: f64 = sizes.iter().map(|&bytes| f64::from(bytes)).sum();
+    let gb = (topologies.len() * paths.len()) as f64 * bytes * f64::from(in_flight) / 1e9;
+    if mode.sweeps() && gb > MOST_GB {
+        return Err(format!(
+            "{gb:.0} GB of operations in flight, TLP by TLP: at most {MOST_GB}; fewer topologies, \
+             paths, sizes or operations in flight"
+        )
+        .into());
+    }
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
     for topology in topologies {
@@ -300,8 +316,6 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
                     }
                 }
             }
-        } else if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20) {
-            return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
         } else if let Some(text) = &args.what {
             let answer = Answer::new(spec, text, (&paths, &sizes, in_flight))?;
             results.extend(answer.json());
@@ -309,7 +323,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
                 values::put(path, &(answer.svg(in_flight)? + "\n"), out)?;
             }
             if args.json.is_none() && args.csv.is_none() && !taken {
-                write!(out, "{}{NO_CARD}.\n{LAYOUT}.\n\n", answer.text())?;
+                writeln!(out, "{}{NO_CARD}.", answer.text())?;
+                let either = [LAYOUT, LAYOUT_IN_HOST];
+                let either = if answer.asks_of_reads() { &either[..] } else { &[layout(spec)] };
+                either.iter().try_for_each(|layout| writeln!(out, "{layout}."))?;
+                writeln!(out)?;
             }
         } else {
             let rows = sweep(spec, &paths, &sizes, in_flight);
@@ -406,10 +424,14 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
     if let Some(need) = window_needed_bytes(spec)? {
         writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
     }
-    let in_host = spec.topology.route(spec.nic, spec.gpu).refuses_reads(spec.topology).is_some();
-    let layout = if in_host { LAYOUT_IN_HOST } else { LAYOUT };
-    writeln!(out, "{NO_CARD}.\n{layout}.\n")?;
+    writeln!(out, "{NO_CARD}.\n{}.\n", layout(spec))?;
     Ok(())
+}
+
+/// Where the queues are modelled: a NIC that cannot read the GPU's memory has them in the host's.
+fn layout(spec: TestBedSpec<'_>) -> &'static str {
+    let in_host = spec.topology.route(spec.nic, spec.gpu).refuses_reads(spec.topology).is_some();
+    if in_host { LAYOUT_IN_HOST } else { LAYOUT }
 }
 
 fn unit_of(metric: Metric) -> &'static str {

@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Compared, Params, PathModel, Question, TestBedSpec, has_part_in_flows, has_part_in_operation,
-    has_part_in_rows,
+    Axis, Compared, Params, PathModel, Question, TestBedSpec, has_part_in_flows,
+    has_part_in_operation, has_part_in_rows,
 };
 use bellpush::pcie::topology::{Kind, Topology};
 
@@ -65,6 +65,11 @@ impl Mode {
                 | Self::Sensitivity
                 | Self::Scale
         )
+    }
+
+    /// Whether it simulates many operations in flight of every size that is asked for.
+    pub const fn sweeps(self) -> bool {
+        matches!(self, Self::Sweep | Self::Report | Self::Losses)
     }
 
     const fn rows(self) -> Option<Compared> {
@@ -165,7 +170,8 @@ impl SimArgs {
         let Some(rows) = mode.rows() else { return Ok(()) };
         for name in self.set_names() {
             if !has_part_in_rows(params, rows, name)? {
-                return Err(without_part("--set", name, mode).into());
+                let of = format!("the rows of {}", mode.name());
+                return Err(Asked::Set(name).without_part(&of).into());
             }
         }
         Ok(())
@@ -197,9 +203,9 @@ impl SimArgs {
             Some(text) => Some(text.parse().map_err(|e| format!("--what {e}"))?),
             None => None,
         };
-        let has_part = |topology: &Topology, name: &str| -> Result<bool> {
+        let has_part = |topology: &Topology, asked: Asked<'_>| -> Result<bool> {
             let params = params_of(&self.set, topology)?;
-            if mode == Mode::Flows {
+            if let (Mode::Flows, Asked::Set(name)) = (mode, asked) {
                 let flows = flows::parsed(topology, &self.flows)?;
                 return Ok(has_part_in_flows(topology, &params, &flows, message_bytes, name));
             }
@@ -210,27 +216,63 @@ impl SimArgs {
             if let Some(question) = &question {
                 let all: Vec<(PathModel, u32)> =
                     operations.iter().map(|&(path, (bytes, _))| (path, bytes)).collect();
-                let has_part = question.has_part(spec, &all, self.in_flight(), name);
+                let has_part = match asked {
+                    Asked::Set(name) => question.has_part(spec, &all, self.in_flight(), name),
+                    Asked::What(axis) => question.axis_has_part(spec, &all, self.in_flight(), axis),
+                };
                 return Ok(has_part.map_err(|e| format!("--what {e}"))?);
             }
             let has_part = |&(path, (bytes, in_flight)): &(PathModel, (u32, Option<u32>))| {
                 let in_flight = in_flight.unwrap_or(self.in_flight());
-                has_part_in_operation(spec, path, (bytes, in_flight), name)
+                has_part_in_operation(spec, path, (bytes, in_flight), asked.name())
             };
             Ok(operations.iter().any(has_part))
         };
-        let axes = question.iter().flat_map(|q| &q.axes).filter_map(|axis| axis.parameter());
-        let given = self.set_names().map(|name| ("--set", name));
-        for (option, name) in given.chain(axes.map(|name| ("--what", name))) {
+        let axes = question.iter().flat_map(|q| &q.axes).map(Asked::What);
+        for asked in self.set_names().map(Asked::Set).chain(axes) {
             let mut in_any = false;
             for topology in topologies {
-                in_any = in_any || has_part(topology, name)?;
+                in_any = in_any || has_part(topology, asked)?;
             }
             if !in_any {
-                return Err(without_part(option, name, mode).into());
+                let of = match mode {
+                    Mode::Flows => "these flows",
+                    Mode::Scale => "the costs of --scale on these topologies",
+                    _ => "these operations",
+                };
+                return Err(asked.without_part(of).into());
             }
         }
         Ok(())
+    }
+}
+
+/// A number that the command gives.
+#[derive(Clone, Copy)]
+pub enum Asked<'a> {
+    /// A parameter of `--set`, by name.
+    Set(&'a str),
+    /// A number of `--what`.
+    What(&'a Axis),
+}
+
+impl Asked<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Self::Set(name) => name,
+            Self::What(axis) => &axis.name,
+        }
+    }
+
+    /// Refuses a number that has no part in what is simulated.
+    pub fn without_part(&self, of: &str) -> CliError {
+        let (option, meaning) = match self {
+            Self::Set(name) => ("--set", Params::meaning(name)),
+            Self::What(axis) => ("--what", axis.meaning()),
+        };
+        let name = self.name();
+        let what = format!("{option} {name}: no part in {of} ({name}: {meaning})");
+        CliError::new(what, "leave it out")
     }
 }
 
@@ -251,16 +293,4 @@ fn operations(
         Mode::What => all(paths, &as_asked),
         _ => all(&PathModel::ALL, &as_asked),
     }
-}
-
-fn without_part(option: &str, name: &str, mode: Mode) -> CliError {
-    let of = match mode {
-        Mode::Flows => "these flows",
-        Mode::Scale => "the costs of --scale on these topologies",
-        _ if mode.rows().is_some() => "the rows of",
-        _ => "these operations",
-    };
-    let of = if mode.rows().is_some() { format!("{of} {}", mode.name()) } else { of.into() };
-    let meaning = Params::meaning(name);
-    CliError::new(format!("{option} {name}: no part in {of} ({name}: {meaning})"), "leave it out")
 }

@@ -241,6 +241,7 @@ pub fn run_to(
     }
     let pairs = assigned(&source, &topology);
     let basis = basis(args, &topology)?;
+    advice::check_sets(&topology, &pairs, &basis, &args.set)?;
     let advice = if args.no_predict { All::default() } else { All::new(&topology, &pairs, &basis) };
     let loaded = match &args.load {
         Some(text) => loads(&topology, &text.parse::<Workload>()?).map_err(|e| e.to_string())?,

@@ -72,6 +72,11 @@ impl Answer {
         all
     }
 
+    /// Whether peer reads are one of its numbers, so that they pass or not.
+    pub fn asks_of_reads(&self) -> bool {
+        self.question.axes.iter().any(|axis| axis.name == "p2p_reads")
+    }
+
     /// The table.
     pub fn text(&self) -> String {
         let names: Vec<&str> = self.question.axes.iter().map(|a| a.name.as_str()).collect();

@@ -5,10 +5,13 @@ use std::fmt::Write as _;
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
     EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, NicModel, Origins, Params, Ranking, Ranks,
-    TestBedSpec, impossible, rank,
+    TestBedSpec, has_part_in_ranks, impossible, rank,
 };
 use bellpush::pcie::topology::{Assigned, Class, Distance, Kind, NodeId, Topology};
 use serde_json::{Value, json};
+
+use crate::cli::CliError;
+use crate::sim_options::Asked;
 
 /// Most kinds of pairs that are ranked: each takes seconds, and a file may have any number.
 const MOST_KINDS: usize = 8;
@@ -78,6 +81,42 @@ impl All {
         }
         all
     }
+}
+
+/// Refuses a `--set` of what has no part in the advice of any pair.
+///
+/// # Errors
+/// One line that names it.
+pub fn check_sets(
+    topology: &Topology,
+    pairs: &[Assigned<NodeId>],
+    basis: &Basis,
+    sets: &[String],
+) -> Result<(), CliError> {
+    let mut kinds: Vec<(Topology, [NodeId; 2])> = Vec::new();
+    for pair in pairs {
+        if let Some(nic) = pair.nic.filter(|&nic| is_known(topology, pair, nic)) {
+            let part = topology.part(pair.gpu, nic);
+            if !kinds.contains(&part) {
+                kinds.push(part);
+            }
+        }
+    }
+    let has_part = |name: &str| {
+        kinds.iter().take(MOST_KINDS).any(|(topology, [gpu, nic])| {
+            let (gpu, nic, params) = (*gpu, *nic, &basis.params);
+            let spec = TestBedSpec { topology, gpu, nic, params, seed: 1 };
+            has_part_in_ranks(spec, basis.nic, &GOALS, name)
+        })
+    };
+    let names = sets.iter().filter_map(|set| set.split_once('=')).map(|set| set.0);
+    for name in names {
+        if !has_part(name) {
+            let of = format!("the advice on {}", topology.name);
+            return Err(Asked::Set(name).without_part(&of));
+        }
+    }
+    Ok(())
 }
 
 fn is_known(topology: &Topology, pair: &Assigned<NodeId>, nic: NodeId) -> bool {

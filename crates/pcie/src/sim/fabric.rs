@@ -1,15 +1,15 @@
 //! The fabric: channels, queues and credits, one TLP at a time.
 //!
-//! A channel is one direction of a link. It serialises its TLPs and sends one only when the far end
-//! has header and data credits for it (PCIe base specification 2.6.1). A credit returns when the
-//! TLP leaves the far end's buffer. A channel serves its inputs in turn. Within one input, posted
-//! requests pass all others; reads and completions never pass a posted request, except completions
-//! with the relaxed-ordering attribute (2.4.1). State is kept per outstanding TLP, so memory does
-//! not grow with simulated time.
+//! A channel is one direction of a link, with a queue of each class for each of its inputs. Here are
+//! the channels, the ways through them, and what waits in the queues; what a channel sends next, and
+//! when, is in `serve`. State is kept per outstanding TLP, so memory does not grow with simulated
+//! time.
+
+mod serve;
 
 use std::collections::VecDeque;
 
-use super::calendar::{Calendar, Event};
+use super::calendar::Calendar;
 use super::channel::{Carried, ChannelSpec, Class, Credits, Ps};
 
 /// No index.
@@ -246,19 +246,6 @@ impl Fabric {
         self.tlps.len()
     }
 
-    /// Whether every finite credit has returned or is on its way back.
-    pub fn credits_conserved(&self) -> bool {
-        self.channels.iter().filter(|c| c.finite).all(|c| {
-            (0..3).all(|k| {
-                let back = c.returns.iter().filter(|r| r.1 as usize == k);
-                let (h, d) = back.fold((0u64, 0u64), |(h, d), r| (h + 1, d + u64::from(r.2)));
-                let full = &c.spec.credits;
-                u64::from(c.headers_left[k]) + h == u64::from(full.headers[k])
-                    && u64::from(c.data_left[k]) + d == u64::from(full.data[k])
-            })
-        })
-    }
-
     fn alloc(&mut self, tlp: Tlp) -> u32 {
         self.live += 1;
         if self.free == NONE {
@@ -391,7 +378,7 @@ impl Fabric {
         true
     }
 
-    /// Handles [`Event::Arrive`].
+    /// Handles an arrival at the end of a hop.
     pub fn arrive(&mut self, cal: &mut Calendar, id: u32) -> Outcome {
         let tlp = self.tlps[id as usize];
         let route = &self.routes[tlp.route as usize];
@@ -438,158 +425,5 @@ impl Fabric {
         self.enqueue(next, input, id);
         self.dispatch(cal, next);
         Outcome::Nothing
-    }
-
-    /// The DLLP that answers a TLP follows the TLP on the wire and precedes those that wait.
-    fn send_dllp(&mut self, now: Ps, channel: u32) {
-        let Channel { spec, reverse, .. } = &self.channels[channel as usize];
-        let (bytes, reverse) = (u64::from(spec.dllp_bytes), *reverse);
-        if bytes == 0 || reverse == NONE {
-            return;
-        }
-        let c = &mut self.channels[reverse as usize];
-        let tx = (bytes * c.ps_per_mib) >> 20;
-        c.busy_until = c.busy_until.max(now) + tx;
-        c.carried.wire_bytes += bytes;
-        c.carried.busy_ps += tx;
-    }
-
-    /// Handles [`Event::Wake`].
-    pub fn wake(&mut self, cal: &mut Calendar, channel: u32) {
-        let c = &mut self.channels[channel as usize];
-        if c.wake_at == cal.now {
-            c.wake_at = 0;
-        }
-        self.dispatch(cal, channel);
-    }
-
-    fn schedule_wake(&mut self, cal: &mut Calendar, channel: u32, at: Ps) {
-        let c = &mut self.channels[channel as usize];
-        if c.wake_at == 0 || c.wake_at > at {
-            c.wake_at = at;
-            cal.at(at, Event::Wake(channel));
-        }
-    }
-
-    fn give_back(&mut self, cal: &mut Calendar, channel: u32, class: Class, units: u32) {
-        let c = &mut self.channels[channel as usize];
-        if !c.finite {
-            return;
-        }
-        let at = cal.now + c.spec.latency_ps;
-        c.returns.push_back((at, class, units));
-        if c.blocked {
-            self.schedule_wake(cal, channel, at.max(cal.now + 1));
-        }
-    }
-
-    fn dispatch(&mut self, cal: &mut Calendar, channel: u32) {
-        let now = cal.now;
-        let c = &mut self.channels[channel as usize];
-        if c.queued == 0 {
-            return;
-        }
-        if c.busy_until > now {
-            let at = c.busy_until;
-            self.schedule_wake(cal, channel, at);
-            return;
-        }
-        while let Some(&(at, class, units)) = c.returns.front()
-            && at <= now
-        {
-            c.headers_left[class as usize] += 1;
-            c.data_left[class as usize] += units;
-            c.returns.pop_front();
-        }
-        let Some((input, class)) = self.pick(channel) else {
-            let c = &mut self.channels[channel as usize];
-            c.blocked = true;
-            if let Some(&(at, ..)) = c.returns.front() {
-                self.schedule_wake(cal, channel, at);
-            }
-            return;
-        };
-        let c = &mut self.channels[channel as usize];
-        c.blocked = false;
-        let queue = &mut c.inputs[input][class as usize];
-        let id = queue.head;
-        let tlp = self.tlps[id as usize];
-        queue.head = tlp.next;
-        if tlp.next == NONE {
-            queue.tail = NONE;
-        }
-        c.queued -= 1;
-        c.turn = input as u32 + 1;
-        if c.finite {
-            c.headers_left[class as usize] -= 1;
-            c.data_left[class as usize] -= tlp.bytes.div_ceil(16);
-        }
-        if tlp.lines > 0 {
-            c.pools[input].left -= u32::from(tlp.lines);
-        }
-        let data = tlp.bytes.next_multiple_of(c.spec.unit_bytes);
-        let wire = u64::from(data + c.spec.overhead_bytes[class as usize]);
-        let cap = c.spec.peer_gb_per_s[class as usize];
-        let capped = cap > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
-        let mut tx = ((wire * c.ps_per_mib) >> 20).max(c.spec.tlp_ps[class as usize]);
-        if capped {
-            // A limit above the link's own rate has no effect.
-            tx = tx.max((f64::from(tlp.bytes) * 1000.0 / cap).ceil() as u64);
-        }
-        c.busy_until = now + tx;
-        c.carried.tlps += 1;
-        c.carried.data_bytes += u64::from(tlp.bytes);
-        c.carried.wire_bytes += wire;
-        c.carried.busy_ps += tx;
-        self.hops_done += 1;
-        cal.at(now + tx + c.spec.latency_ps + c.spec.inside_ps, Event::Arrive(id));
-        if c.queued > 0 || tlp.hop == 0 {
-            // The source refills its queue before the channel is free again.
-            let at = c.busy_until;
-            self.schedule_wake(cal, channel, at.max(now + 1));
-        }
-        if tlp.hop == 0 {
-            self.drained.push(channel);
-        }
-        if tlp.holds != NONE {
-            self.give_back(cal, tlp.holds, class, tlp.holds_units);
-            self.tlps[id as usize].holds = NONE;
-        }
-    }
-
-    fn pick(&self, channel: u32) -> Option<(usize, Class)> {
-        let c = &self.channels[channel as usize];
-        let n = c.inputs.len();
-        for k in 0..n {
-            let i = (c.turn as usize + k) % n;
-            let queues = &c.inputs[i];
-            let head = |class: Class| {
-                let id = queues[class as usize].head;
-                (id != NONE).then(|| &self.tlps[id as usize])
-            };
-            let posted = head(Class::Posted);
-            let mut best: Option<(u32, Class)> = None;
-            for class in [Class::Posted, Class::NonPosted, Class::Completion] {
-                let Some(tlp) = head(class) else { continue };
-                let k = class as usize;
-                let room = c.headers_left[k] > 0
-                    && c.data_left[k] >= tlp.bytes.div_ceil(16)
-                    && u32::from(tlp.lines) <= c.pools[i].left;
-                // Sequence numbers wrap: compare by distance.
-                let behind_posted =
-                    posted.is_some_and(|p| (tlp.seq.wrapping_sub(p.seq) as i32) > 0);
-                let ordered = class == Class::Posted
-                    || !behind_posted
-                    || (class == Class::Completion && tlp.relaxed);
-                let older = best.is_none_or(|(seq, _)| (tlp.seq.wrapping_sub(seq) as i32) < 0);
-                if room && ordered && older {
-                    best = Some((tlp.seq, class));
-                }
-            }
-            if let Some((_, class)) = best {
-                return Some((i, class));
-            }
-        }
-        None
     }
 }

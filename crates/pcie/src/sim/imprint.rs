@@ -14,7 +14,7 @@ impl Sim {
         let mut ways: BTreeSet<(u32, u32, bool)> = BTreeSet::new();
         for task in &program.tasks {
             let _ = write!(text, "{:?}{:?}{}{:?}", task.step, task.then, task.waits_for, task.mark);
-            let _ = write!(text, "{:?};", task.segment);
+            let _ = write!(text, "{:?}{};", task.segment, task.is_first);
             match task.step {
                 Step::Write { from, to, .. } => _ = ways.insert((from.0, to.0, false)),
                 Step::Read { by, at, .. } => _ = ways.insert((by.0, at.0, true)),

@@ -3,6 +3,17 @@
 //! [`Sim`] holds a fabric of channels between nodes, endpoints that write, read and complete, and a
 //! runner of [`Program`]s. The simulation is deterministic: the same seed gives the same numbers,
 //! bit for bit. Its memory grows with the outstanding TLPs, not with simulated time.
+//!
+//! | files | what |
+//! |---|---|
+//! | `program`, `run`, `calendar` | steps, what runs them, events in their order |
+//! | `fabric`, `fabric/serve`, `channel` | queues and ways, what a link sends next, its credits |
+//! | `order`, `iotlb`, `ring` | writes into host memory, translation, slots of a window |
+//! | `build`, `params`, `nic` | hosts of a topology, the numbers that it does not give, NICs |
+//! | `ops`, `flows`, `collapse` | operations of every path, streams side by side |
+//! | `study`, `what`, `rank`, `imprint`, `part` | sweeps, questions, advice; what hangs on what |
+//! | `hosts`, `iommu`, `h200`, `peers`, `order_rows` | rows that others and we measured |
+//! | `probe`, `probe_names`, `calibrate`, `fit`, `derivatives` | `bellpush link`, fits, their worth |
 
 mod build;
 mod calendar;
@@ -62,7 +73,10 @@ pub use ops::{LAYOUT, LAYOUT_IN_HOST, Layout, NO_CARD, PathModel, Prediction, pr
 pub use order::Order;
 pub use order_rows::{ORDER_ROWS, OrderMachine, OrderRow, simulate_order};
 pub use params::{ParamError, Params};
-pub use part::{Compared, has_part_in_flows, has_part_in_operation, has_part_in_rows};
+pub use part::{
+    Compared, has_part_in_flows, has_part_in_operation, has_part_in_ranks, has_part_in_rows,
+    knob_has_part_in_operation,
+};
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
@@ -112,10 +126,14 @@ struct Endpoint {
     order: Order,
     node: u32,
     tags_free: u32,
-    writes: VecDeque<u32>,
-    reads: VecDeque<u32>,
+    writes: Waiting,
+    reads: Waiting,
     completer_free: Ps,
 }
+
+/// Transfers that wait inside their device.
+#[derive(Debug, Default)]
+struct Waiting(VecDeque<u32>);
 
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
@@ -176,9 +194,12 @@ impl<T> Slab<T> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Instance {
     load: u32,
+    /// Which run of its load it is, and how many polling phases it has taken.
+    run: u64,
+    polls: u64,
     /// How many began before it, in this run or earlier ones.
     serial: u64,
     start: Ps,
@@ -278,6 +299,8 @@ pub struct Sim {
     unfinished: usize,
     running: Vec<Running>,
     rng: u64,
+    /// The order in which spread polling phases are taken; `None`: phases are drawn.
+    spread: Option<u64>,
     iotlbs: Vec<iotlb::Iotlb>,
     /// IOTLB of each endpoint whose requests are translated, and of the routes that they take.
     iotlb_of: HashMap<u32, usize>,
@@ -312,6 +335,7 @@ impl Sim {
             unfinished: 0,
             running: Vec::new(),
             rng: seed ^ 0x9e37_79b9_7f4a_7c15,
+            spread: None,
             iotlbs: Vec::new(),
             iotlb_of: HashMap::new(),
             translated_routes: HashMap::new(),
@@ -361,8 +385,8 @@ impl Sim {
             order: Order::default(),
             node,
             tags_free: spec.tags,
-            writes: VecDeque::new(),
-            reads: VecDeque::new(),
+            writes: Waiting::default(),
+            reads: Waiting::default(),
             completer_free: 0,
         });
         for &(_, channel) in &self.nodes[node as usize] {

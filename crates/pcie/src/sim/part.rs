@@ -7,10 +7,10 @@ use super::ops::Operation;
 use super::order_rows::order_imprint;
 use super::peers::peer_imprint;
 use super::{
-    Flow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout, ORDER_ROWS, PEER_ROWS,
-    Params, PathModel, SimError, TestBedSpec,
+    Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout, NicModel,
+    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec,
 };
-use crate::topology::Topology;
+use crate::topology::{Knob, Topology};
 
 /// Other values of a parameter: around the one that it has, around its default, and far from zero.
 /// One value may be without effect where others are not, such as a segment larger than the window.
@@ -47,6 +47,38 @@ pub fn has_part_in_operation(
                 Operation::new(spec, Layout::Best, path, bytes, window).imprint()
             })
         })
+}
+
+/// Whether a number of the whole topology has a part in an operation, alone or with others in flight.
+pub fn knob_has_part_in_operation(
+    spec: TestBedSpec<'_>,
+    path: PathModel,
+    (bytes, in_flight): (u32, u32),
+    knob: Knob,
+) -> bool {
+    path.carries(bytes)
+        && [1, in_flight].into_iter().any(|window| {
+            let imprint = |topology: &Topology| {
+                let spec = TestBedSpec { topology, ..spec };
+                Operation::new(spec, Layout::Best, path, bytes, window).imprint()
+            };
+            let as_it_is = imprint(spec.topology);
+            let others = knob.extremes().into_iter().filter_map(|v| spec.topology.with(knob, v));
+            others.into_iter().any(|other| imprint(&other) != as_it_is)
+        })
+}
+
+/// Whether a parameter has a part in what [`rank`](super::rank) ranks by these goals.
+pub fn has_part_in_ranks(spec: TestBedSpec<'_>, nic: NicModel, goals: &[Goal], name: &str) -> bool {
+    let cases = goals.iter().flat_map(|g| nic.paths().iter().map(move |&path| (path, g.load())));
+    cases.into_iter().filter(|(path, (bytes, _))| path.carries(*bytes)).any(
+        |(path, (bytes, window))| {
+            has_part(spec.params, name, |params| {
+                let spec = TestBedSpec { params, ..spec };
+                Operation::new(spec, nic.layout(), path, bytes, window).imprint()
+            })
+        },
+    )
 }
 
 /// Whether a parameter has a part in flows: streams, or messages of so many bytes.

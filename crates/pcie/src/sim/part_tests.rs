@@ -92,3 +92,26 @@ fn rows_have_the_parameters_of_their_hardware() {
         assert_eq!(all.map(|rows| has(rows, name)), parts, "{name}");
     }
 }
+
+/// A number of the whole topology has a part where some value of it moves something.
+#[test]
+fn numbers_of_a_topology_have_a_part_where_they_move_something() {
+    let params = Params::default();
+    for (name, path, knob, part) in [
+        ("two-sockets", PathModel::Pull, Knob::Sockets, true),
+        ("same-root-complex", PathModel::Pull, Knob::Sockets, false),
+        ("same-switch", PathModel::Pull, Knob::P2pCap, false),
+        ("same-root-complex", PathModel::Pull, Knob::P2pCap, true),
+        ("same-switch", PathModel::Pull, Knob::Acs, true),
+        ("same-root-complex", PathModel::Pull, Knob::Acs, false),
+        ("two-root-complexes", PathModel::Staged, Knob::RelaxedOrdering, true),
+        ("two-root-complexes", PathModel::Pull, Knob::Mrrs, true),
+        ("two-root-complexes", PathModel::PushBlueflame, Knob::Mrrs, false),
+    ] {
+        let t = builtin(name).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let has = knob_has_part_in_operation(spec, path, (64, 8), knob);
+        assert_eq!(has, part, "{name} {path:?} {knob:?}");
+    }
+}

@@ -109,6 +109,7 @@ pub(super) struct Task {
     pub then: Vec<u16>,
     pub mark: Option<u8>,
     pub segment: Option<u16>,
+    pub is_first: bool,
 }
 
 /// A graph of steps.
@@ -132,8 +133,8 @@ impl Program {
             self.tasks[before as usize].then.push(id.0);
         }
         let waits_for = after.len() as u16;
-        let (then, mark, segment) = (Vec::new(), None, None);
-        self.tasks.push(Task { step, route: 0, waits_for, then, mark, segment });
+        let (then, mark, segment, is_first) = (Vec::new(), None, None, false);
+        self.tasks.push(Task { step, route: 0, waits_for, then, mark, segment, is_first });
         id
     }
 
@@ -158,6 +159,11 @@ impl Program {
     /// segments and of runs that began later. Writes without a segment keep the order of issue.
     pub fn segment(&mut self, task: TaskId, segment: u16) {
         self.tasks[task.0 as usize].segment = Some(segment);
+    }
+
+    /// Puts a read before the others of its requester that are not asked for yet, of any run.
+    pub fn first(&mut self, task: TaskId) {
+        self.tasks[task.0 as usize].is_first = true;
     }
 
     /// Records the end of `task` as mark `mark` (0 to 3).

@@ -23,6 +23,16 @@ pub enum Goal {
     Rate,
 }
 
+impl Goal {
+    /// Bytes of an operation, and how many are in flight.
+    pub(super) const fn load(self) -> (u32, u32) {
+        match self {
+            Self::Latency(bytes) => (bytes, 1),
+            Self::Rate => (RATE.0, RATE.1),
+        }
+    }
+}
+
 /// Operations of [`Goal::Rate`]: bytes, in flight, runs.
 const RATE: (u32, u32, u64) = (64 << 10, 8, 40);
 
@@ -167,17 +177,14 @@ impl Bed<'_> {
         let [gpu, nic] = self.ends;
         let (topology, params) = (self.topology, self.params);
         let spec = TestBedSpec { topology, gpu, nic, params, seed: self.seed };
-        let (bytes, in_flight) = match goal {
-            Goal::Latency(bytes) => (bytes, 1),
-            Goal::Rate => (RATE.0, RATE.1),
-        };
+        let (bytes, in_flight) = goal.load();
         Operation::new(spec, self.nic.layout(), path, bytes, in_flight)
     }
 }
 
 fn run(operation: Operation, goal: Goal) -> Result<f64, SimError> {
     Ok(match goal {
-        Goal::Latency(bytes) => operation.run(Operation::alone_runs(bytes))?.median_ns(),
+        Goal::Latency(_) => operation.run_alone()?.mean_ns(),
         Goal::Rate => operation.run(RATE.2)?.gb_per_s(),
     })
 }
@@ -213,8 +220,7 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
     let moved = moves(&topology, spec.params, origins);
     let mut cases: Vec<(Goal, PathModel)> = Vec::new();
     for &goal in goals {
-        let bytes = if let Goal::Latency(bytes) = goal { bytes } else { RATE.0 };
-        let paths = nic.paths().iter().filter(|p| p.carries(bytes));
+        let paths = nic.paths().iter().filter(|p| p.carries(goal.load().0));
         cases.extend(paths.map(|&p| (goal, p)));
     }
     let base = in_parallel(cases.len(), |i| {

@@ -4,13 +4,22 @@ use super::calendar::Event;
 use super::channel::{Class, Ps};
 use super::fabric::{NONE, Outcome};
 use super::{
-    Completer, Instance, Load, LoadResult, Order, ReadRequest, Running, Sim, SimError, Step,
-    Transfer, Until,
+    Completer, Instance, Load, LoadResult, Order, ReadRequest, Running, Sim, SimError, Slab, Step,
+    Transfer, Until, Waiting,
 };
 use crate::tlp::PAGE_BYTES;
 
 /// TLPs that a source keeps ready in its own queue.
 const SOURCE_QUEUE: u32 = 3;
+
+/// Step and mixer of splitmix64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
 impl Sim {
     /// Runs loads concurrently until all have ended.
@@ -19,6 +28,18 @@ impl Sim {
     /// A step that cannot be, or a deadlock.
     pub fn run(&mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
         self.run_with(loads, false)
+    }
+
+    /// The same, but that the polling phases of a load's runs are spread evenly over their ranges:
+    /// the mean of few runs is that of many with drawn phases.
+    ///
+    /// # Errors
+    /// As [`Sim::run`].
+    pub fn run_spread(&mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
+        self.spread = Some(self.random());
+        let results = self.run_with(loads, false);
+        self.spread = None;
+        results
     }
 
     /// The same, but that a load which has done its runs goes on, for at most as many again, until
@@ -105,17 +126,18 @@ impl Sim {
         if running.started >= count && !beside {
             return;
         }
+        let run = running.started;
         running.started += 1;
         let tasks = &running.load.program.tasks;
         let id = self.free_instances.pop().unwrap_or_else(|| {
-            let waits = Vec::new();
-            self.instances.push(Instance { load, serial: 0, start: 0, tasks_left: 0, waits });
+            self.instances.push(Instance::default());
             self.instances.len() as u32 - 1
         });
         assert!(id < 1 << 16, "under 65536 operations are in flight");
         let instance = &mut self.instances[id as usize];
         instance.load = load;
         instance.serial = self.begun;
+        (instance.run, instance.polls) = (run, 0);
         self.begun += 1;
         instance.start = self.cal.now;
         instance.tasks_left = tasks.len() as u32;
@@ -129,12 +151,22 @@ impl Sim {
     }
 
     pub(super) fn random(&mut self) -> u64 {
-        // splitmix64.
-        self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.rng;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.rng = self.rng.wrapping_add(GOLDEN);
+        mixed(self.rng)
+    }
+
+    /// A polling phase, as a share of 2^64. Spread phases are a Latin hypercube (McKay, Beckman,
+    /// Conover 1979) of midpoints: the n-th phase of a load's runs takes each of as many equal parts
+    /// of its range as there are runs, once, in an order of its own.
+    fn phase(&mut self, instance: u32) -> u64 {
+        let Some(seed) = self.spread else { return self.random() };
+        let Instance { load, run, polls, .. } = &mut self.instances[instance as usize];
+        *polls += 1;
+        let order = mixed(seed ^ *polls);
+        let place = |run: u64| mixed(order.wrapping_add(run.wrapping_mul(GOLDEN)));
+        let (own, runs) = (place(*run), self.running[*load as usize].load.count);
+        let part = (0..runs).filter(|&other| place(other) < own).count() as u128;
+        (((2 * part + 1) << 63) / u128::from(runs)) as u64
     }
 
     /// The longest of `pieces` random waits, each exponentially distributed with this mean.
@@ -153,9 +185,9 @@ impl Sim {
 
     fn start_task(&mut self, instance: u32, task: u16) {
         let Instance { load, serial, .. } = self.instances[instance as usize];
-        let (step, route, segment) = {
+        let (step, route, segment, is_first) = {
             let t = &self.running[load as usize].load.program.tasks[task as usize];
-            (t.step, t.route, t.segment)
+            (t.step, t.route, t.segment, t.is_first)
         };
         let timer = instance << 16 | u32::from(task);
         let now = self.cal.now;
@@ -164,7 +196,7 @@ impl Sim {
             Step::Uniform { min_ps, max_ps } => {
                 // By scaling: ranges that are nearly equal give waits that are nearly equal.
                 let span = u128::from((max_ps - min_ps).max(1));
-                let ps = min_ps + ((u128::from(self.random()) * span) >> 64) as Ps;
+                let ps = min_ps + ((u128::from(self.phase(instance)) * span) >> 64) as Ps;
                 self.cal.at(now + ps, Event::Timer(timer));
             }
             Step::Serve { server, ps } => {
@@ -194,7 +226,7 @@ impl Sim {
                     ready_ps: 0,
                 };
                 let id = self.transfers.put(transfer);
-                self.queue_write(from.0, id);
+                self.endpoints[from.0 as usize].writes.put(id, &self.transfers);
                 self.refill(from.0);
             }
             Step::Read { by, bytes, addr, request_bytes, .. } => {
@@ -207,24 +239,15 @@ impl Sim {
                     addr,
                     timer,
                     until: Until::Visible,
-                    rank: 0,
+                    rank: if is_first { 1 } else { 2 },
                     page: 0,
                     ready_ps: 0,
                 };
                 let id = self.transfers.put(transfer);
-                self.endpoints[by.0 as usize].reads.push_back(id);
+                self.endpoints[by.0 as usize].reads.put(id, &self.transfers);
                 self.refill(by.0);
             }
         }
-    }
-
-    /// Queues a write at its source, before those of higher rank.
-    fn queue_write(&mut self, endpoint: u32, id: u32) {
-        let rank = self.transfers.items[id as usize].rank;
-        let writes = &mut self.endpoints[endpoint as usize].writes;
-        let behind = |&other: &u32| self.transfers.items[other as usize].rank <= rank;
-        let passed = writes.iter().rev().take_while(|other| rank > 0 && !behind(other)).count();
-        writes.insert(writes.len() - passed, id);
     }
 
     fn task_done(&mut self, timer: u32) {
@@ -282,7 +305,7 @@ impl Sim {
 
     /// Tops up an endpoint's own queues.
     fn refill(&mut self, endpoint: u32) {
-        while let Some(&id) = self.endpoints[endpoint as usize].writes.front() {
+        while let Some(&id) = self.endpoints[endpoint as usize].writes.0.front() {
             let t = self.transfers.items[id as usize];
             if self.fabric.backlog(t.route, Class::Posted, SOURCE_QUEUE) >= SOURCE_QUEUE {
                 break;
@@ -292,7 +315,7 @@ impl Sim {
             transfer.to_send -= bytes;
             transfer.addr += u64::from(bytes);
             if transfer.to_send == 0 {
-                self.endpoints[endpoint as usize].writes.pop_front();
+                self.endpoints[endpoint as usize].writes.0.pop_front();
                 if t.until == Until::Sent {
                     self.cal.at(self.cal.now, Event::Timer(t.timer));
                 }
@@ -300,7 +323,7 @@ impl Sim {
             let header = (t.route, Class::Posted, id);
             self.fabric.inject(&mut self.cal, header, bytes, (false, t.rank));
         }
-        while let Some(&id) = self.endpoints[endpoint as usize].reads.front() {
+        while let Some(&id) = self.endpoints[endpoint as usize].reads.0.front() {
             let t = self.transfers.items[id as usize];
             if self.endpoints[endpoint as usize].tags_free == 0
                 || self.fabric.backlog(t.route, Class::NonPosted, SOURCE_QUEUE) >= SOURCE_QUEUE
@@ -322,7 +345,7 @@ impl Sim {
             transfer.to_send -= bytes;
             transfer.addr += u64::from(bytes);
             if transfer.to_send == 0 {
-                self.endpoints[endpoint as usize].reads.pop_front();
+                self.endpoints[endpoint as usize].reads.0.pop_front();
             }
             let header = (t.route, Class::NonPosted, request);
             self.fabric.inject(&mut self.cal, header, 0, (false, 0));
@@ -411,6 +434,17 @@ impl Sim {
         if more {
             self.cal.at(self.cal.now + spec.completer.piece_ps, Event::Piece(id));
         }
+    }
+}
+
+impl Waiting {
+    /// Queues a transfer, before those of higher rank.
+    fn put(&mut self, id: u32, transfers: &Slab<Transfer>) {
+        let rank = |id: u32| transfers.items[id as usize].rank;
+        let own = rank(id);
+        let passes = |other: &&u32| own > 0 && rank(**other) > own;
+        let passed = self.0.iter().rev().take_while(passes).count();
+        self.0.insert(self.0.len() - passed, id);
     }
 }
 

@@ -5,7 +5,10 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::rank::in_parallel;
-use super::{Params, PathModel, SweepRow, TestBedSpec, has_part_in_operation, sweep};
+use super::{
+    Params, PathModel, SweepRow, TestBedSpec, has_part_in_operation, knob_has_part_in_operation,
+    sweep,
+};
 use crate::topology::{Knob, Topology};
 
 /// Most combinations of one question.
@@ -77,11 +80,11 @@ impl Axis {
         matches!(self.what, What::Knob(knob) if knob.is_switch())
     }
 
-    /// The parameter that it is; `None` for a number of the topology.
-    pub fn parameter(&self) -> Option<&'static str> {
+    /// What it is, in one sentence without its full stop.
+    pub fn meaning(&self) -> &'static str {
         match self.what {
-            What::Param(name) => Some(name),
-            What::Knob(_) => None,
+            What::Param(name) => Params::meaning(name),
+            What::Knob(knob) => knob.meaning(),
         }
     }
 
@@ -251,12 +254,37 @@ impl Question {
         in_flight: u32,
         name: &str,
     ) -> Result<bool, WhatError> {
+        self.any(spec, operations, |spec, path, bytes| {
+            has_part_in_operation(spec, path, (bytes, in_flight), name)
+        })
+    }
+
+    /// The same of one of its own numbers.
+    ///
+    /// # Errors
+    /// As [`Question::has_part`].
+    pub fn axis_has_part(
+        &self,
+        spec: TestBedSpec<'_>,
+        operations: &[(PathModel, u32)],
+        in_flight: u32,
+        axis: &Axis,
+    ) -> Result<bool, WhatError> {
+        self.any(spec, operations, |spec, path, bytes| match axis.what {
+            What::Param(name) => has_part_in_operation(spec, path, (bytes, in_flight), name),
+            What::Knob(knob) => knob_has_part_in_operation(spec, path, (bytes, in_flight), knob),
+        })
+    }
+
+    fn any(
+        &self,
+        spec: TestBedSpec<'_>,
+        operations: &[(PathModel, u32)],
+        of: impl Fn(TestBedSpec<'_>, PathModel, u32) -> bool,
+    ) -> Result<bool, WhatError> {
         Ok(self.beds(spec)?.iter().any(|(topology, params)| {
             let spec = TestBedSpec { topology, params, ..spec };
-            let has_part = |&(path, bytes): &(PathModel, u32)| {
-                has_part_in_operation(spec, path, (bytes, in_flight), name)
-            };
-            operations.iter().any(has_part)
+            operations.iter().any(|&(path, bytes)| of(spec, path, bytes))
         }))
     }
 

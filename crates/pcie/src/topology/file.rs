@@ -24,7 +24,7 @@ use super::save::UNKNOWN;
 use crate::Origin;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a topology")]
 struct File {
     #[serde(default)]
     name: String,
@@ -54,7 +54,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a socket")]
 struct SocketEntry {
     id: Spanned<String>,
     #[serde(default)]
@@ -64,21 +64,21 @@ struct SocketEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a NUMA node")]
 struct NumaEntry {
     id: Spanned<String>,
     socket: Spanned<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a chip")]
 struct ChipEntry {
     id: Spanned<String>,
     crosses: Option<bool>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a slot")]
 struct SlotEntry {
     id: Spanned<String>,
     #[serde(default = "x16")]
@@ -86,7 +86,7 @@ struct SlotEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a collapse")]
 struct CollapseEntry {
     #[serde(default = "yes")]
     seen: bool,
@@ -143,7 +143,7 @@ impl From<&IommuEntry> for Iommu {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of an interconnect")]
 struct InterconnectEntry {
     from: Spanned<String>,
     to: Spanned<String>,
@@ -153,7 +153,7 @@ struct InterconnectEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a root complex")]
 struct RootComplexEntry {
     id: Spanned<String>,
     socket: Spanned<String>,
@@ -173,7 +173,7 @@ struct RootComplexEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a root port")]
 struct RootPortEntry {
     id: Spanned<String>,
     parent: Spanned<String>,
@@ -183,7 +183,7 @@ struct RootPortEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table of a switch, GPU or NIC")]
 struct DeviceEntry {
     id: Spanned<String>,
     parent: Spanned<String>,
@@ -258,12 +258,25 @@ fn mrrs512() -> Spanned<u32> {
     unspanned(512)
 }
 
+/// What the parser found, in a file's words: it has Rust's names of types.
+fn in_words(reason: &str) -> String {
+    let words = [
+        ("invalid type: map, expected a sequence", "a table in double brackets is expected here"),
+        ("sequence", "list"),
+        ("expected a map", "expected a table"),
+        ("expected u32", "expected a whole number from 0"),
+        ("expected a nonzero u32", "expected a whole number from 1"),
+        ("expected f64", "expected a number"),
+    ];
+    words.iter().fold(reason.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
 /// Parses the text of a topology file.
 pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     let line_of = |start: usize| text[..start.min(text.len())].matches('\n').count() + 1;
     let file: File = toml::from_str(text).map_err(|e| TopologyError::Syntax {
         line: e.span().map(|span| line_of(span.start)),
-        reason: e.message().lines().map(str::trim).collect::<Vec<_>>().join(", "),
+        reason: in_words(&e.message().lines().map(str::trim).collect::<Vec<_>>().join(", ")),
     })?;
     let mut builder = Builder::new(&file.name);
     let mut names = std::collections::HashSet::new();

@@ -81,6 +81,36 @@ impl Knob {
         }
     }
 
+    /// What it is.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Mrrs => "MRRS of every device, bytes",
+            Self::Mps => "MPS of every link, bytes",
+            Self::Generation => "generation of every link",
+            Self::Acs => "ACS redirection in every downstream port",
+            Self::RelaxedOrdering => "relaxed ordering of every GPU and NIC",
+            Self::Iommu => "whether IOMMUs translate",
+            Self::P2pReads => "whether root complexes forward peer reads",
+            Self::P2pWrites => "whether root complexes forward peer writes",
+            Self::P2pTlpBytes => "size to which root complexes cut peer TLPs, bytes",
+            Self::P2pReadSlots => "peer reads that a root complex keeps open",
+            Self::P2pCap => "peer traffic through each root complex, GB/s",
+            Self::Sockets => "rate between sockets, GB/s",
+        }
+    }
+
+    /// The least and the most that a topology can have; of a switch, off and on.
+    pub(crate) const fn extremes(self) -> [f64; 2] {
+        match self {
+            Self::Mrrs | Self::Mps => [128.0, 4096.0],
+            Self::Generation => [1.0, 6.0],
+            Self::P2pTlpBytes => [32.0, 4096.0],
+            Self::P2pReadSlots => [1.0, 1e9],
+            Self::P2pCap | Self::Sockets => [0.001, 1e6],
+            _ => [0.0, 1.0],
+        }
+    }
+
     /// Whether it is on or off.
     pub const fn is_switch(self) -> bool {
         matches!(
