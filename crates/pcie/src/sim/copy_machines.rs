@@ -99,7 +99,7 @@ pub(super) const FLAT: CopyMachine = CopyMachine {
     ..WRX90
 };
 pub(super) const FLAT_GEN2: CopyMachine = CopyMachine {
-    name: "the same, an uplink at Gen2",
+    name: "Threadripper PRO 7955WX, two Switchtec, an uplink at Gen2",
     said: "Uplink 20:01.1→Gen2: NODE GPU0→4 = 7.0 GB/s",
     switches: &[sw(Root(0), 2, ""), sw(Root(1), 5, "")],
     ..FLAT
@@ -114,7 +114,7 @@ pub(super) const FOUR: CopyMachine = CopyMachine {
     ..WRX90
 };
 pub(super) const FOUR_GEN2: CopyMachine = CopyMachine {
-    name: "the same, an uplink at Gen2",
+    name: "Threadripper PRO 7955WX, four Switchtec, an uplink at Gen2",
     said: "forcing root port 00:01.1 to Gen2 cuts cross-switch bandwidth from 52 to 7 GB/s",
     switches: &[sw(Root(0), 2, ""), sw(Root(1), 5, ""), sw(Root(2), 5, ""), sw(Root(2), 5, "")],
     ..FOUR
@@ -135,12 +135,12 @@ pub(super) const VIRTUAL_1: CopyMachine = CopyMachine {
     ..WRX90
 };
 pub(super) const VIRTUAL_2: CopyMachine = CopyMachine {
-    name: "the same, wiring 2",
+    name: "Threadripper PRO 7955WX, virtual switches, wiring 2",
     switches: &[sw(Root(0), 5, "A"), sw(Root(0), 5, "B"), sw(Root(3), 5, "A"), sw(Root(3), 5, "B")],
     ..VIRTUAL_1
 };
 pub(super) const VIRTUAL_3: CopyMachine = CopyMachine {
-    name: "the same, wiring 3",
+    name: "Threadripper PRO 7955WX, virtual switches, wiring 3",
     switches: &[sw(Root(0), 5, "A"), sw(Root(0), 5, "A"), sw(Root(3), 5, "B"), sw(Root(3), 5, "B")],
     ..VIRTUAL_1
 };
@@ -203,6 +203,7 @@ pub(super) const W2135: CopyMachine = CopyMachine {
     name: "Xeon W-2135, MI50",
     source: "ROCm/ROCm#4793",
     said: "X11SRA-F; MaxPayload 256, MaxReadReq 512; 13.750, 14.280; 25.911",
+    assumed: "",
     ..W2123
 };
 pub(super) const MILAN: CopyMachine = CopyMachine {
