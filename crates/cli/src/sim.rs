@@ -521,6 +521,8 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
         rows.push(compared("H200 threads", name, measured, model, false, note));
     }
     rows.extend(sim_rows::ordering(params)?);
+    rows.extend(sim_rows::copies(params)?);
+    rows.extend(sim_rows::sizes()?);
     Ok(rows)
 }
 

@@ -1,9 +1,12 @@
-//! Rows of `bellpush sim --validate`: writes with and without an order, and every fitted row without
-//! itself.
+//! Rows of `bellpush sim --validate`: copies on other machines, the other sizes of pcie-bench's sweep,
+//! writes with and without an order, and every fitted row without itself.
 
 use std::error::Error;
 
-use bellpush::pcie::sim::{LeftOut, ORDER_ROWS, Params, leave_one_out, simulate_order};
+use bellpush::pcie::sim::{
+    COPY_ROWS, CopyQuestion, LeftOut, Metric, NFP_SIZES, NfpHost, ORDER_ROWS, Params,
+    leave_one_out, simulate_copy_row, simulate_host_row, simulate_order,
+};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -26,6 +29,44 @@ pub fn compared(
         "error_percent": error_percent(model, measured),
         "kind": if fitted { "fitted" } else { "predicted" }, "note": note,
     })
+}
+
+/// Copies on machines that others measured.
+pub fn copies(params: &Params) -> Result<Vec<Value>> {
+    let row = |r: &bellpush::pcie::sim::CopyRow| {
+        let model = simulate_copy_row(params, r)?;
+        let m = r.machine;
+        let mut note = m.source.to_owned();
+        if !m.assumed.is_empty() {
+            note += &format!("; assumed: {}", m.assumed);
+        }
+        if m.known_before {
+            note += "; known before";
+        }
+        let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
+        Ok(compared(m.name, format!("{}{unit}", r.what), r.measured, model, false, &note))
+    };
+    COPY_ROWS.iter().map(row).collect()
+}
+
+/// Rates of the sizes of pcie-bench's sweep that its two hosts' tables do not have.
+pub fn sizes() -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for (i, host) in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL].iter().enumerate() {
+        for (bytes, reads, writes) in NFP_SIZES {
+            for (what, metric, measured) in
+                [("read", Metric::ReadGbps, reads), ("write", Metric::WriteGbps, writes)]
+            {
+                let Some(measured) = measured else { continue };
+                let model = simulate_host_row(host, metric, bytes)?;
+                let (table, name) =
+                    (format!("{}, sweep", host.name), format!("{what}, Gb/s, {bytes} B"));
+                let note = "seen before it was predicted";
+                rows.push(compared(&table, name, measured[i], model, false, note));
+            }
+        }
+    }
+    Ok(rows)
 }
 
 /// NICs' writes into host memory in order, and relaxed.

@@ -222,6 +222,39 @@ pub fn simulate_messages(
     Ok(s.sim.run_together(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
 }
 
+/// Rate of the first flow while all run, GB/s: each does as much, and goes on until all have.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub(super) fn simulate_beside(
+    topology: &Topology,
+    params: &Params,
+    flows: &[Flow],
+) -> Result<f64, SimError> {
+    let mut s = Streams::new(topology, params, flows);
+    let (window, count) = (STREAM_WINDOW, 4 * LEAST_RUNS);
+    let loads = flows.iter().map(|f| s.load(f, STREAM_BYTES, window, count)).collect();
+    Ok(s.sim.run_together(loads)?[0].gb_per_s())
+}
+
+/// Rate of all flows together where each moves as much, GB/s: all bytes over the time of the last.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub(super) fn simulate_batch(
+    topology: &Topology,
+    params: &Params,
+    flows: &[Flow],
+) -> Result<f64, SimError> {
+    let count = (8 * LEAST_RUNS / flows.len().max(1) as u64).max(16);
+    let mut s = Streams::new(topology, params, flows);
+    let loads = flows.iter().map(|f| s.load(f, STREAM_BYTES, STREAM_WINDOW, count)).collect();
+    let results = s.sim.run(loads)?;
+    let last_ps = results.iter().map(|r| r.total_ps).max().unwrap_or(0).max(1);
+    let bytes = flows.len() as u64 * count * u64::from(STREAM_BYTES);
+    Ok(bytes as f64 * 1000.0 / last_ps as f64)
+}
+
 /// What the rates of flows depend on.
 pub(super) fn flows_imprint(
     topology: &Topology,

@@ -1,14 +1,16 @@
 //! Whether a parameter has a part in what is simulated. Asked by the imprints of programs, so nothing
 //! is run.
 
+use super::copies::CopyQuestion;
+use super::copy_sim::copy_imprint;
 use super::flows::flows_imprint;
 use super::h200::{curve_imprint, hop_imprint};
 use super::ops::Operation;
 use super::order_rows::order_imprint;
 use super::peers::peer_imprint;
 use super::{
-    Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout, NicModel,
-    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec,
+    COPY_ROWS, Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout,
+    NicModel, ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec,
 };
 use crate::topology::{Knob, Topology};
 
@@ -138,7 +140,11 @@ pub fn has_part_in_rows(params: &Params, rows: Compared, name: &str) -> Result<b
     let peers = PEER_ROWS.iter().any(|r| has_part(params, name, |p| peer_imprint(p, r)));
     let orders =
         || ORDER_ROWS.iter().any(|r| has_part(params, name, |p| order_imprint(p, &r.machine)));
-    Ok(peers || orders())
+    // What many streams hang on, single ones of the same machines do.
+    let single = |q| !matches!(q, CopyQuestion::EachToEach(..));
+    let mut copies = COPY_ROWS.iter().filter(|r| single(r.question));
+    let mut in_copies = || copies.any(|r| has_part(params, name, |p| copy_imprint(p, r)));
+    Ok(peers || orders() || in_copies())
 }
 
 #[cfg(all(test, feature = "toml"))]
