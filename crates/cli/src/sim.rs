@@ -246,7 +246,6 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     }
     let topologies = names.iter().map(|name| values::topology(name));
     let topologies = topologies.collect::<std::result::Result<Vec<Topology>, _>>()?;
-    args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
     if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20 && mode != Mode::Scale) {
         return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
     }
@@ -259,6 +258,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         )
         .into());
     }
+    args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
     for topology in topologies {
