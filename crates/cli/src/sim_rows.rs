@@ -1,5 +1,5 @@
-//! Rows of `bellpush sim --validate`: copies on other machines, the other sizes of pcie-bench's sweep,
-//! writes with and without an order, and every fitted row without itself.
+//! Rows of `bellpush sim --validate`: copies on other machines, the other sizes of pcie-bench's
+//! sweep, writes with and without an order, and every fitted row without itself.
 
 use std::error::Error;
 

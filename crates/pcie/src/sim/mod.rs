@@ -76,7 +76,7 @@ pub use hosts::{
 };
 pub use iommu::{IOMMU_ROWS, IOMMU_WINDOWS_KIB, iommu_row_is_fitted, simulate_iommu_row};
 pub use iotlb::IotlbSpec;
-pub use nfp_sizes::NFP_SIZES;
+pub use nfp_sizes::{NFP_SIZES, NfpSize};
 pub use nic::{NicModel, NoNic};
 pub use ops::{LAYOUT, LAYOUT_IN_HOST, Layout, NO_CARD, PathModel, Prediction, predict};
 pub use order::Order;

@@ -4,9 +4,12 @@
 //! These values were seen before it was decided to take them all; no rule of the model was written
 //! with them.
 
-/// Bytes; reads on Ivy Bridge and Broadwell, writes on both, Gb/s: `BW_DMA_RD` and `BW_DMA_WR` of
-/// pcie-bench/data, `bw_dma_sz_sweep.csv`. `None`: the row is in `HOST_ROWS`.
-pub const NFP_SIZES: [(u32, Option<[f64; 2]>, Option<[f64; 2]>); 37] = [
+/// Bytes; reads on Ivy Bridge and Broadwell, writes on both, Gb/s.
+pub type NfpSize = (u32, Option<[f64; 2]>, Option<[f64; 2]>);
+
+/// `BW_DMA_RD` and `BW_DMA_WR` of pcie-bench/data, `bw_dma_sz_sweep.csv`. `None`: the row is in
+/// `HOST_ROWS`.
+pub const NFP_SIZES: [NfpSize; 37] = [
     (16, Some([8.423, 8.582]), Some([6.091, 6.091])),
     (32, Some([16.603, 16.913]), Some([12.169, 12.169])),
     (63, Some([21.246, 21.295]), Some([23.889, 23.889])),
