@@ -61,10 +61,14 @@ impl Target {
     }
 
     pub(crate) fn post(&mut self) {
+        self.post_of(SLOT_BYTES as u32);
+    }
+
+    fn post_of(&mut self, bytes: u32) {
         let index = usize::from(self.posted) % SLOTS;
         let mut wqe = [0; 64];
         wqe[2..4].copy_from_slice(&(((index + 1) % SLOTS) as u16).to_be_bytes());
-        let to = self.buf.sge((index * SLOT_BYTES) as u64, SLOT_BYTES as u32);
+        let to = self.buf.sge((index * SLOT_BYTES) as u64, bytes);
         let seg =
             DataSeg { byte_count: to.bytes.into(), lkey: to.lkey.0.into(), addr: to.addr.0.into() };
         let end = DataSeg { lkey: INVALID_LKEY.0.into(), ..DataSeg::default() };
@@ -293,6 +297,32 @@ fn what_one_initiator_does_wrong_is_told_that_one_alone() {
     dc.post(0, Datagram { to: v6, ..dc.target(0) }, &SendWr::new(Opcode::Send).payload(&payload));
     dc.run(200_000);
     assert_eq!(syndromes(&dc.sent(0)), [Some(Syndrome::LocalQpOp)]);
+}
+
+#[test]
+fn a_refusal_is_told_whatever_came_behind_what_was_refused() {
+    // All of it arrives at once.
+    let mut dc = Dc::new("");
+    let payload = [dc.buf.data(0, 8)];
+    let (at, rkey) = (dc.to[0].buf.at(0), dc.to[0].buf.mr.rkey);
+    let write = |rkey| SendWr::new(Opcode::RdmaWrite).to(at, rkey).payload(&payload);
+    dc.post(0, dc.target(0), &write(Rkey(rkey.0 ^ 0x100)));
+    (0..3).for_each(|_| dc.post(0, dc.target(0), &write(rkey)));
+    dc.run(200_000);
+    let flush = Some(Syndrome::WrFlush);
+    let told = [Some(Syndrome::RemoteAccess), flush, flush, flush];
+    assert_eq!(syndromes(&dc.sent(0)), told);
+    assert_eq!(dc.nics[0].counters().sequence_naks, 0, "nothing is missing");
+    // A SEND that its receive has no room for is not for the next receive.
+    dc.to[0].post_of(100);
+    dc.to[0].post();
+    let long = [dc.buf.data(0, 200)];
+    dc.post(1, dc.target(0), &SendWr::new(Opcode::Send).payload(&long));
+    dc.post(1, dc.target(0), &write(rkey));
+    dc.run(20_000_000);
+    assert_eq!(syndromes(&dc.sent(1)), [Some(Syndrome::RemoteInvalReq), flush]);
+    let got: Vec<Cqe> = dc.to[0].take().into_iter().map(|(cqe, _)| cqe).collect();
+    assert_eq!(syndromes(&got), [Some(Syndrome::LocalLength)]);
 }
 
 #[test]
