@@ -446,6 +446,42 @@ fn packets_of_a_session_that_has_ended_are_dropped() {
 }
 
 #[test]
+fn packets_of_the_life_before_are_dropped() {
+    let mut wire = Wire::new();
+    (0..4).for_each(|_| wire.to.post());
+    let only = Operation::SendOnly;
+    for (life, start) in [(u32::MAX, 100), (0, 0x80_0200), (1, 300)] {
+        assert_eq!(wire.send(7, (life, start, start), only, b"new"), [Operation::Acknowledge]);
+        let before = (life.wrapping_sub(1), 0x40_0000, 0x40_0000);
+        assert!(wire.send(7, before, only, b"late").is_empty(), "an answer to what is over");
+    }
+    assert_eq!((wire.dropped(DropReason::Duplicate), wire.to.take().len()), (3, 3));
+}
+
+#[test]
+#[ignore = "half of all PSNs: a minute"]
+fn a_target_is_found_again_after_half_of_all_psns_went_to_another() {
+    let mut dc = Dc::new("");
+    let payload = [dc.buf.data(0, (SLOTS * SLOT_BYTES) as u32)];
+    let packets = (SLOTS * SLOT_BYTES / 256) as u32;
+    let write = |dc: &Dc, to: usize| {
+        let (at, rkey) = (dc.to[to].buf.at(0), dc.to[to].buf.mr.rkey);
+        SendWr::new(Opcode::RdmaWrite).to(at, rkey).payload(&payload)
+    };
+    let wr = write(&dc, 0);
+    assert_eq!(dc.send(0, 0, &wr), [None]);
+    let wr = write(&dc, 1);
+    for _ in 0..Psn::MODULUS / 2 / packets + 1 {
+        dc.post(0, dc.target(1), &wr);
+        while dc.from[0].host.poll_send().unwrap().is_none() {
+            dc.run(2_000);
+        }
+    }
+    let wr = write(&dc, 0);
+    assert_eq!(dc.send(0, 0, &wr), [None], "taken for an old session");
+}
+
+#[test]
 fn a_session_that_ends_within_a_message_leaves_its_receive_to_the_next() {
     let mut wire = Wire::new();
     wire.to.post();
