@@ -1,0 +1,88 @@
+//! What queue pairs tell of their moves, and when: drained send queues, the last receive of a shared queue.
+
+use std::sync::atomic::Ordering;
+
+use crate::queue_pairs::{Pair, attr, connect, make_typed, pattern, syndromes};
+use bellpush::mem::{Dma, HostMem, View};
+use bellpush::nic::queue::HostQp;
+use bellpush::nic::soft::{Event, SoftNic, SrqAttr};
+use bellpush::nic::{Change, Mtu, QpAttr, QpState, QpType, QueuePair};
+use bellpush::wire::cqe::Syndrome;
+use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
+use bellpush::wire::wqe::{Opcode, SendWr};
+
+fn both() -> [Pair; 2] {
+    [Pair::new(&attr()), Pair::on_packets("", &attr(), &attr(), &Change::default())]
+}
+
+fn events(nic: &SoftNic) -> Vec<Event> {
+    std::iter::from_fn(|| nic.next_event()).collect()
+}
+
+#[test]
+fn a_drained_send_queue_is_told_of_once_for_each_time_that_it_was_asked_for() {
+    for mut p in both() {
+        let qp = p.a.qp.clone();
+        let told = [Event::SqDrained(qp.qpn())];
+        let asked = Change { sqd_event: Some(true), ..Change::default() };
+        qp.modify(QpState::Sqd, &asked).unwrap();
+        p.settle();
+        assert_eq!(events(&p.nics[0]), told);
+        // Attributes that change meanwhile drain nothing.
+        qp.modify(QpState::Sqd, &Change { timeout: Some(9), ..Change::default() }).unwrap();
+        p.settle();
+        assert_eq!(events(&p.nics[0]), [], "it had drained before");
+        // The next time nobody asks.
+        qp.modify(QpState::Rts, &Change::default()).unwrap();
+        assert_eq!(syndromes(&p.send(&SendWr::new(Opcode::Nop))), [None]);
+        qp.modify(QpState::Sqd, &Change::default()).unwrap();
+        p.settle();
+        assert_eq!(events(&p.nics[0]), [], "it was not asked for");
+        qp.modify(QpState::Rts, &Change::default()).unwrap();
+        qp.modify(QpState::Sqd, &asked).unwrap();
+        p.settle();
+        assert_eq!(events(&p.nics[0]), told);
+    }
+}
+
+#[test]
+fn the_last_wqe_of_a_message_that_has_begun_is_told_behind_its_cqe() {
+    for by in [QpType::Rc, QpType::Uc] {
+        let mut p = Pair::on_packets("", &attr(), &attr(), &Change::default());
+        let mem = HostMem::alloc(8192).unwrap();
+        let (ring, dbr) = (View::new(&mem, 0, 512).unwrap(), View::new(&mem, 4096, 8).unwrap());
+        let pd = p.nics[1].default_pd().clone();
+        let srq = SrqAttr { pd, ring: ring.clone(), stride_log: 6, dbr: dbr.clone(), limit: 0 };
+        let srq = p.nics[1].create_srq(&srq).unwrap();
+        let to = p.b.buf.sge(0, 100_000);
+        let mut wqe = [0; 64];
+        wqe[16..20].copy_from_slice(&to.bytes.to_be_bytes());
+        wqe[20..24].copy_from_slice(&to.lkey.0.to_be_bytes());
+        wqe[24..32].copy_from_slice(&to.addr.0.to_be_bytes());
+        wqe[36..40].copy_from_slice(&0x100u32.to_be_bytes());
+        ring.write(0, &wqe).unwrap();
+        dbr.store_u32(DBR_RCV_OFFSET, dbr_word(1), Ordering::Release).unwrap();
+        let (a, _a) = make_typed(&p.nics[0], by, &attr(), None);
+        let none = QpAttr { rq_wqes: 0, ..attr() };
+        let (b, _b) = make_typed(&p.nics[1], by, &none, Some(srq));
+        connect(&a, &b, &Change { path_mtu: Mtu::new(256), ..Change::default() });
+        p.a.buf.put(0, &pattern(100_000, 3));
+        let (mut sender, mut receiver) = (HostQp::new(&*a), HostQp::new(&*b));
+        sender.send(&SendWr::new(Opcode::Send).payload(&[p.a.buf.data(0, 100_000)])).unwrap();
+        // A part of it has come.
+        p.engines[0].step(1_000);
+        p.engines[1].step(1_000);
+        assert_eq!(p.b.buf.get(0, 100), pattern(100, 3));
+        assert!(receiver.poll_recv().unwrap().is_none());
+        b.modify(QpState::Err, &Change::default()).unwrap();
+        let (mut told, mut flushed) = (false, false);
+        for now in 2..20 {
+            told |= events(&p.nics[1]).contains(&Event::LastWqe(b.qpn()));
+            let cqe = receiver.poll_recv().unwrap();
+            flushed |= cqe.is_some_and(|it| it.syndrome == Syndrome::WrFlush as u8);
+            assert!(!told || flushed, "{by:?}: a receive was still to come");
+            p.engines[1].step(now * 1_000);
+        }
+        assert!(told && flushed, "{by:?}: {told}, {flushed}");
+    }
+}
