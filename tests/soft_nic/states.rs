@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::queue_pairs::{Pair, attr, connect, make_typed, pattern, syndromes};
+use crate::queue_pairs::{Pair, attr, connect, inline, make_typed, pattern, syndromes};
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{Event, SoftNic, SrqAttr};
-use bellpush::nic::{Change, Mtu, QpAttr, QpState, QpType, QueuePair};
+use bellpush::nic::{Access, Change, Connection, Mtu, QpAttr, QpState, QpType, QueuePair};
 use bellpush::wire::cqe::Syndrome;
 use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
-use bellpush::wire::wqe::{Opcode, SendWr};
+use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 
 fn both() -> [Pair; 2] {
     [Pair::new(&attr()), Pair::on_packets("", &attr(), &attr(), &Change::default())]
@@ -84,5 +84,71 @@ fn the_last_wqe_of_a_message_that_has_begun_is_told_behind_its_cqe() {
             p.engines[1].step(now * 1_000);
         }
         assert!(told && flushed, "{by:?}: {told}, {flushed}");
+    }
+}
+
+#[test]
+fn the_rnr_tries_of_a_connection_are_those_that_it_was_given() {
+    for mut p in both() {
+        for (tries, waits) in [(0, 1), (3, 4)] {
+            for qp in [&p.a.qp, &p.b.qp] {
+                qp.reset().unwrap();
+            }
+            let (to_a, to_b) = (p.a.qp.address(), p.b.qp.address());
+            for (qp, local, peer) in [(&p.a.qp, to_a, to_b), (&p.b.qp, to_b, to_a)] {
+                let mut connection = Connection::new(local, peer);
+                connection.with.rnr_retry = Some(tries);
+                connection.with.min_rnr_timer = Some(1);
+                qp.connect_with(&connection).unwrap();
+            }
+            p.a.host.begin_again(&*p.a.qp);
+            let before = p.nics[0].counters().rnr_waits;
+            p.a.host.send(&SendWr::new(Opcode::Send).payload(&inline(b"x"))).unwrap();
+            let mut cqes = Vec::new();
+            assert!(
+                p.run_until(100_000_000, |p| {
+                    cqes.extend(p.sent());
+                    !cqes.is_empty()
+                }),
+                "{tries} tries do not end"
+            );
+            assert_eq!(syndromes(&cqes), [Some(Syndrome::RnrRetryExc)]);
+            assert_eq!(p.nics[0].counters().rnr_waits - before, waits);
+        }
+    }
+}
+
+#[test]
+fn an_empty_access_needs_the_right_of_its_queue_pair_too() {
+    for opcode in [Opcode::RdmaWrite, Opcode::RdmaRead] {
+        for mut p in both() {
+            let none = Change { access: Some(Access::NONE), ..Change::default() };
+            let wr = SendWr::new(opcode).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+            assert_eq!(syndromes(&p.send(&wr)), [None], "{opcode:?}: control");
+            p.b.qp.modify(QpState::Rts, &none).unwrap();
+            let told = [Some(Syndrome::RemoteInvalReq)];
+            assert_eq!(syndromes(&p.send(&wr)), told, "{opcode:?}");
+        }
+    }
+}
+
+#[test]
+fn unreliable_connections_neither_read_nor_have_atomics_on_any_link() {
+    for opcode in [Opcode::RdmaRead, Opcode::AtomicFa, Opcode::AtomicCs] {
+        for p in both() {
+            let [(a, _a), (b, _b)] =
+                [0, 1].map(|i| make_typed(&p.nics[i], QpType::Uc, &attr(), None));
+            connect(&a, &b, &Change::default());
+            let (mut p, mut host) = (p, HostQp::new(&*a));
+            let payload = [p.a.buf.data(0, 8)];
+            let atomic = Some(Operands { swap_add: 1, compare: 0 });
+            let wr = SendWr { atomic, ..SendWr::new(opcode) };
+            let to = (p.b.buf.at(0), p.b.buf.mr.rkey);
+            host.send(&wr.to(to.0, to.1).payload(&payload)).unwrap();
+            p.settle();
+            let cqe = host.poll_send().unwrap().unwrap();
+            assert_eq!(syndromes(&[cqe]), [Some(Syndrome::LocalQpOp)], "{opcode:?}");
+            assert_eq!(p.b.buf.get(0, 8), [0; 8]);
+        }
     }
 }
