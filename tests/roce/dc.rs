@@ -61,10 +61,14 @@ impl Target {
     }
 
     pub(crate) fn post(&mut self) {
+        self.post_of(SLOT_BYTES as u32);
+    }
+
+    fn post_of(&mut self, bytes: u32) {
         let index = usize::from(self.posted) % SLOTS;
         let mut wqe = [0; 64];
         wqe[2..4].copy_from_slice(&(((index + 1) % SLOTS) as u16).to_be_bytes());
-        let to = self.buf.sge((index * SLOT_BYTES) as u64, SLOT_BYTES as u32);
+        let to = self.buf.sge((index * SLOT_BYTES) as u64, bytes);
         let seg =
             DataSeg { byte_count: to.bytes.into(), lkey: to.lkey.0.into(), addr: to.addr.0.into() };
         let end = DataSeg { lkey: INVALID_LKEY.0.into(), ..DataSeg::default() };
@@ -296,6 +300,32 @@ fn what_one_initiator_does_wrong_is_told_that_one_alone() {
 }
 
 #[test]
+fn a_refusal_is_told_whatever_came_behind_what_was_refused() {
+    // All of it arrives at once.
+    let mut dc = Dc::new("");
+    let payload = [dc.buf.data(0, 8)];
+    let (at, rkey) = (dc.to[0].buf.at(0), dc.to[0].buf.mr.rkey);
+    let write = |rkey| SendWr::new(Opcode::RdmaWrite).to(at, rkey).payload(&payload);
+    dc.post(0, dc.target(0), &write(Rkey(rkey.0 ^ 0x100)));
+    (0..3).for_each(|_| dc.post(0, dc.target(0), &write(rkey)));
+    dc.run(200_000);
+    let flush = Some(Syndrome::WrFlush);
+    let told = [Some(Syndrome::RemoteAccess), flush, flush, flush];
+    assert_eq!(syndromes(&dc.sent(0)), told);
+    assert_eq!(dc.nics[0].counters().sequence_naks, 0, "nothing is missing");
+    // A SEND that its receive has no room for is not for the next receive.
+    dc.to[0].post_of(100);
+    dc.to[0].post();
+    let long = [dc.buf.data(0, 200)];
+    dc.post(1, dc.target(0), &SendWr::new(Opcode::Send).payload(&long));
+    dc.post(1, dc.target(0), &write(rkey));
+    dc.run(20_000_000);
+    assert_eq!(syndromes(&dc.sent(1)), [Some(Syndrome::RemoteInvalReq), flush]);
+    let got: Vec<Cqe> = dc.to[0].take().into_iter().map(|(cqe, _)| cqe).collect();
+    assert_eq!(syndromes(&got), [Some(Syndrome::LocalLength)]);
+}
+
+#[test]
 fn what_there_is_not_is_refused() {
     let (nics, _engines) = packet_nics("", true);
     let queues = |attr: &QpAttr| {
@@ -413,6 +443,42 @@ fn packets_of_a_session_that_has_ended_are_dropped() {
     assert_eq!(wire.send(8, (2, 50, 50), only, b"four"), [Operation::Acknowledge]);
     let got: Vec<_> = wire.to.take().into_iter().map(|(_, bytes)| bytes).collect();
     assert_eq!(got, [&b"one"[..], b"two", b"three", b"four"]);
+}
+
+#[test]
+fn packets_of_the_life_before_are_dropped() {
+    let mut wire = Wire::new();
+    (0..4).for_each(|_| wire.to.post());
+    let only = Operation::SendOnly;
+    for (life, start) in [(u32::MAX, 100), (0, 0x80_0200), (1, 300)] {
+        assert_eq!(wire.send(7, (life, start, start), only, b"new"), [Operation::Acknowledge]);
+        let before = (life.wrapping_sub(1), 0x40_0000, 0x40_0000);
+        assert!(wire.send(7, before, only, b"late").is_empty(), "an answer to what is over");
+    }
+    assert_eq!((wire.dropped(DropReason::Duplicate), wire.to.take().len()), (3, 3));
+}
+
+#[test]
+#[ignore = "half of all PSNs: a minute"]
+fn a_target_is_found_again_after_half_of_all_psns_went_to_another() {
+    let mut dc = Dc::new("");
+    let payload = [dc.buf.data(0, (SLOTS * SLOT_BYTES) as u32)];
+    let packets = (SLOTS * SLOT_BYTES / 256) as u32;
+    let write = |dc: &Dc, to: usize| {
+        let (at, rkey) = (dc.to[to].buf.at(0), dc.to[to].buf.mr.rkey);
+        SendWr::new(Opcode::RdmaWrite).to(at, rkey).payload(&payload)
+    };
+    let wr = write(&dc, 0);
+    assert_eq!(dc.send(0, 0, &wr), [None]);
+    let wr = write(&dc, 1);
+    for _ in 0..Psn::MODULUS / 2 / packets + 1 {
+        dc.post(0, dc.target(1), &wr);
+        while dc.from[0].host.poll_send().unwrap().is_none() {
+            dc.run(2_000);
+        }
+    }
+    let wr = write(&dc, 0);
+    assert_eq!(dc.send(0, 0, &wr), [None], "taken for an old session");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod mkeys;
 mod objects;
 mod ops;
 mod spread;
+mod states;
 mod threads;
 
 /// Which engine the NICs have.

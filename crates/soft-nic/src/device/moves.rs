@@ -31,11 +31,11 @@ impl Device {
         extra: Extra,
     ) -> Result<(), NicError> {
         if to == QpState::Err && *change == Change::default() {
+            // Between two steps: which receives of an SRQ are held is known then.
+            let shared = qp.srq.is_some() || qp.adversary.is_some();
+            let _held = shared.then(|| self.seat(qp).control());
             qp.set_error();
-            if qp.adversary.is_some() {
-                let _held = self.seat(qp).control();
-                qp.land();
-            }
+            qp.land();
             return Ok(());
         }
         let mut core = self.seat(qp).control();

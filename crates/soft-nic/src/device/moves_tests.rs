@@ -93,6 +93,8 @@ fn a_peer_that_is_not_there_leaves_the_queue_pair_as_it_was() {
     let rtr = Change { access: Some(Access::ALL), av, ..bed.change(QpState::Rtr) };
     bed.is_refused(QpState::Rtr, &rtr, Extra::default());
     bed.up_to(QpState::Rts);
+    let all = Change { access: Some(Access::ALL), ..Change::default() };
+    bed.qp.modify(QpState::Rts, &all).unwrap();
     bed.post();
     assert!(bed.is_sent());
 }

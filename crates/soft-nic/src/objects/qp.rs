@@ -1,13 +1,15 @@
 //! Queue pairs: what the posting side, the engine and the peer's engine share of one.
 
+mod ends;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::adversary::OfQp;
 use crate::counters::Live;
 use crate::device::{Device, Extra};
-use crate::objects::cq::{Cq, Overrun};
-use crate::objects::events::{Event, Events};
+use crate::objects::cq::Cq;
+use crate::objects::events::Events;
 use crate::objects::layout::MAX_RING;
 use crate::objects::mr::{MrTable, Pd, Right};
 use crate::objects::pace::SchedElement;
@@ -19,7 +21,6 @@ use crate::queue::recv::Receives;
 use crate::record::{Call, Outcome, outside, plainly};
 use crate::script::ScriptedFaults;
 use crate::trace::Kind;
-use crate::vendor::Vendor;
 use bellpush_abi::engine::{Fixed, Line, State};
 use bellpush_mem::View;
 use bellpush_nic::{
@@ -29,6 +30,7 @@ use bellpush_nic::{
 use bellpush_wire::cqe::{Cqe, Syndrome};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET};
 use bellpush_wire::{Psn, Qpn};
+use ends::Held;
 
 /// The objects that a queue pair uses, beside its own rings.
 #[derive(Clone)]
@@ -85,6 +87,8 @@ pub struct Qp {
     groups: Mutex<Groups>,
     paced: AtomicBool,
     receives: Mutex<Receives>,
+    /// Of an SRQ.
+    held: Held,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
     /// The first CQE since RESET that is an error of its own.
@@ -141,6 +145,7 @@ impl Qp {
             groups: Mutex::default(),
             paced: AtomicBool::new(false),
             receives: Mutex::new(Receives::new()),
+            held: Held::default(),
             senders: Mutex::default(),
             error: Mutex::default(),
             attention: device.engines[engine].attention.clone(),
@@ -181,6 +186,9 @@ impl Qp {
         state::check(self.qpn, self.kind, from, to, change)?;
         let mut attributes = self.attributes();
         attributes.apply(change);
+        if (from, to) == (QpState::Rts, QpState::Sqd) {
+            attributes.sqd_event = change.sqd_event == Some(true); // of this move alone
+        }
         Ok(attributes)
     }
 
@@ -202,6 +210,7 @@ impl Qp {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.set_groups([None, None]);
+        self.held.clear();
         self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
     }
 
@@ -311,28 +320,6 @@ impl Qp {
         });
     }
 
-    /// Moves to ERR; its engine flushes what is outstanding.
-    pub(crate) fn set_error(&self) {
-        let before = self.state.swap(QpState::Err as u8, Ordering::AcqRel);
-        self.attention.store(true, Ordering::Release);
-        if before == QpState::Err as u8 {
-            return;
-        }
-        self.mark(Kind::State, 0, [before.into(), QpState::Err as u64]);
-        self.call_senders_back();
-        // Last: a sink may panic.
-        if self.srq.is_some() {
-            // Who learns of it polls the CQ until it is empty, and has all that was received (10.3.1).
-            self.release_completions();
-            self.events.push(Event::LastWqe(self.qpn));
-        }
-    }
-
-    /// Whether it is in ERR.
-    pub(crate) fn is_in_error(&self) -> bool {
-        QueuePair::state(self) == QpState::Err
-    }
-
     /// Writes a send completion; an overrun moves the queue pair to ERR.
     pub(crate) fn complete(&self, cqe: &Cqe) -> bool {
         self.push(&self.send_cq, cqe)
@@ -385,35 +372,6 @@ impl Qp {
 
     fn push(&self, cq: &Cq, cqe: &Cqe) -> bool {
         self.wrote(cq.push(&Cqe { uidx: self.uidx, ..*cqe }), cqe)
-    }
-
-    fn wrote(&self, pushed: Result<(), Overrun>, cqe: &Cqe) -> bool {
-        let written = pushed.is_ok();
-        if !written {
-            Live::add(&self.counters.cq_overruns, 1);
-            if QueuePair::state(self) != QpState::Err {
-                self.events.push(Event::QpFatal(self.qpn));
-            }
-            self.set_error();
-        } else if cqe.opcode.is_error() {
-            let syndrome = Syndrome::from_code(cqe.syndrome);
-            let syndrome = syndrome.expect("only known syndromes are written");
-            self.counters.error(syndrome);
-            if (syndrome, cqe.vendor_err) == (Syndrome::WrFlush, Vendor::Script as u8) {
-                self.events.push(Event::QpFatal(self.qpn));
-            }
-            if syndrome != Syndrome::WrFlush {
-                let first = (cqe.wqe_counter, syndrome, cqe.vendor_err);
-                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);
-            }
-        }
-        written
-    }
-
-    /// Index of the WQE, syndrome and vendor error of the first CQE since RESET that is an error
-    /// and no flush.
-    pub(crate) fn first_error(&self) -> Option<(u16, Syndrome, u8)> {
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A call that goes into a recording, if there is one.

@@ -72,9 +72,9 @@ impl PeerPath {
 pub(crate) struct Transport {
     local: Qpn,
     service: Of,
-    /// Whether a packet came since RTR, and whether SQD was reported drained.
+    /// Whether a packet came since RTR, and whether the queue pair went to SQD and has not drained.
     established: bool,
-    drained: bool,
+    drains: bool,
 }
 
 enum Of {
@@ -110,13 +110,13 @@ impl Transport {
             }
             QpType::Dct => Of::Dct(Box::new(Target::new(attributes))),
         };
-        Some(Self { local, service, established: false, drained: false })
+        Some(Self { local, service, established: false, drains: false })
     }
 
     /// The transport of a queue pair whose peer is in this process.
     pub(crate) fn within(qp: &Qp, peer: Arc<Qp>) -> Self {
         let service = Of::Local(Local::new(peer, qp.mrs.clone()));
-        Self { local: qp.qpn, service, established: false, drained: false }
+        Self { local: qp.qpn, service, established: false, drains: false }
     }
 
     /// Whether a stream of an initiator is in error.
@@ -148,7 +148,11 @@ impl Transport {
 
     /// The queue pair enters a state, or takes attributes over within one.
     pub(crate) fn enter(&mut self, from: QpState, to: QpState, attributes: &Attributes) {
-        self.drained = false;
+        match (from, to) {
+            (QpState::Rts, QpState::Sqd) => self.drains = true,
+            (QpState::Sqd, QpState::Sqd) => {}
+            _ => self.drains = false,
+        }
         if (from, to) == (QpState::Rtr, QpState::Rts) {
             match &mut self.service {
                 Of::Local(_) => {}
@@ -216,9 +220,27 @@ impl Transport {
     /// Sends what is due and takes new WQEs, as far as the link has room.
     #[inline]
     pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Visit {
-        match &mut self.service {
+        let visit = match &mut self.service {
             Of::Local(local) => local.visit(sq, cx),
             _ => self.visit_packets(sq, cx),
+        };
+        if self.drains && self.on_way().0 == 0 {
+            self.drained(&sq.qp);
+        }
+        visit
+    }
+
+    /// Nothing is on its way any more, in SQD.
+    #[cold]
+    fn drained(&mut self, qp: &Qp) {
+        self.drains = false;
+        if QueuePair::state(qp) != QpState::Sqd {
+            return;
+        }
+        qp.draining.store(false, Ordering::Relaxed);
+        if qp.attributes().sqd_event {
+            qp.release_completions();
+            qp.events.push(Event::SqDrained(qp.qpn));
         }
     }
 
@@ -246,14 +268,6 @@ impl Transport {
             turn::execute(message, sq, cx.scratch);
             visit = Visit::More;
         }
-        if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
-            self.drained = true;
-            qp.draining.store(false, Ordering::Relaxed);
-            if qp.attributes().sqd_event {
-                qp.release_completions();
-                qp.events.push(Event::SqDrained(qp.qpn));
-            }
-        }
         visit
     }
 
@@ -280,9 +294,5 @@ impl Transport {
             Of::Uc(uc) => uc.on_way(),
             Of::Local(_) | Of::Ud(_) | Of::Dct(_) => (0, None),
         }
-    }
-
-    fn is_drained(&self) -> bool {
-        self.on_way().0 == 0
     }
 }

@@ -140,8 +140,11 @@ impl Reassembly {
     }
 
     fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
-        let taken = self.receive.take().or_else(|| qp.receives().take(qp).cloned());
-        taken.ok_or(Refused::NotReady)
+        if let Some(receive) = self.receive.take() {
+            qp.let_receive_go();
+            return Ok(receive);
+        }
+        qp.receives().take(qp).cloned().ok_or(Refused::NotReady)
     }
 
     fn send(
@@ -205,6 +208,7 @@ impl Reassembly {
         }
         self.message = Message::Send { offset: end };
         self.receive = Some(receive);
+        qp.hold_receive();
         Ok(())
     }
 
@@ -262,6 +266,7 @@ impl Reassembly {
         self.abandon();
         if let Some(receive) = self.receive.take() {
             recv::flush(qp, receive.name());
+            qp.let_receive_go();
         }
     }
 

@@ -345,7 +345,8 @@ pub struct Dceth {
     pub source: Qpn,
     /// PSN of the session's first packet.
     pub start: Psn,
-    /// Drawn anew whenever the initiator is connected: what is left of an earlier one's packets is known by it.
+    /// Drawn anew whenever the initiator is connected: what is left of an earlier one's packets is known by it. One
+    /// more for a session that begins 2^22 PSNs or more after the first of its life, so that starts have an order.
     pub life: u32,
 }
 

@@ -12,15 +12,15 @@ use crate::service::local::coalesce;
 use crate::service::local::execute::{self, Message};
 use crate::service::local::responder::{Refusal, answers};
 use crate::service::local::spread;
-use crate::service::outstanding::check_local;
+use crate::service::outstanding::{Failure, check_local};
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, VISIT_BYTES, VISIT_WQES, Visit};
 use crate::trace::Kind;
 use crate::vendor::Vendor;
-use bellpush_nic::{QpState, QueuePair};
+use bellpush_nic::{QpState, QpType, QueuePair};
 use bellpush_wire::PlainWrite;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use bellpush_wire::wqe::WQEBB_BYTES;
+use bellpush_wire::wqe::{Opcode, WQEBB_BYTES};
 
 /// A queue pair's send side, whose peer is in this process.
 pub(crate) struct Local {
@@ -143,7 +143,9 @@ impl Sending {
                 Ok(wqe) => {
                     let msg = Message { wqe, bytes, domain, from: sq.qp.in_process() };
                     let nak = |(syndrome, vendor)| Refusal::Nak(syndrome, vendor);
-                    check_local(wqe, bytes, domain).map_err(nak).and_then(|()| {
+                    let checked = has(sq.qp.kind, wqe.opcode);
+                    let checked = checked.and_then(|()| check_local(wqe, bytes, domain));
+                    checked.map_err(nak).and_then(|()| {
                         let done = execute::execute(&msg, peer, remote);
                         if let Some(capture) = cx.inproc_capture {
                             capture.record(&msg, peer, done);
@@ -193,7 +195,10 @@ impl Sending {
         let pause = match why {
             Refusal::Rnr => {
                 Live::add(&cx.counters.rnr_waits, 1);
-                let limit = sq.qp.attr.rnr_retry;
+                let limit = match sq.qp.kind {
+                    QpType::Rc => sq.qp.attributes().rnr_retry,
+                    _ => sq.qp.attr.rnr_retry, // connections that have no such attribute
+                };
                 if limit < 7 && retry.rnr_tries >= limit {
                     return Err((Syndrome::RnrRetryExc, Vendor::Rnr));
                 }
@@ -284,5 +289,13 @@ impl Sending {
         self.retry = Retry::default();
         self.broke_off = false;
         sq.consume(source, blocks);
+    }
+}
+
+/// Whether a service has an operation.
+fn has(kind: QpType, opcode: Opcode) -> Result<(), Failure> {
+    match kind == QpType::Uc && opcode.scatters() {
+        true => Err((Syndrome::LocalQpOp, Vendor::Opcode)),
+        false => Ok(()),
     }
 }

@@ -60,18 +60,24 @@ fn reach<'a>(
     bytes: u32,
     right: Right,
 ) -> Result<Span<'a>, Refusal> {
-    if !qp.permits(right) {
-        return Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Right));
-    }
+    permitted(qp, right)?;
     regions
         .resolve(qp.pd, remote.rkey.0, remote.addr, bytes, right)
         .map_err(|vendor| nak(qp, Syndrome::RemoteAccess, vendor))
 }
 
+/// Whether the queue pair lets its peer do that at all; also where nothing is accessed.
+fn permitted(qp: &Qp, right: Right) -> Result<(), Refusal> {
+    match qp.permits(right) {
+        true => Ok(()),
+        false => Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Right)),
+    }
+}
+
 /// RDMA WRITE without immediate.
 pub(crate) fn write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
     if msg.wqe.bytes == 0 {
-        return Ok(()); // the key of an empty access is not looked at (9.7.5.2.4)
+        return permitted(qp, Right::RemoteWrite); // the key is not looked at (9.7.5.2.4)
     }
     let to = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteWrite)?;
     if let Some(put) = put_late(qp, regions, msg) {
@@ -100,7 +106,7 @@ fn put_late(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Option<Result<(), 
 /// RDMA READ.
 pub(crate) fn read(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
     if msg.wqe.bytes == 0 {
-        return Ok(());
+        return permitted(qp, Right::RemoteRead);
     }
     let from = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteRead)?;
     qp.land();

@@ -7,6 +7,7 @@
 //! is asked for again.
 
 mod loss;
+mod session;
 mod streams;
 
 use std::collections::VecDeque;
@@ -14,7 +15,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::counters::{DropReason, Live};
-use crate::link::port::Route;
 use crate::objects::pace::SchedElement;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
@@ -35,7 +35,8 @@ use bellpush_wire::roce::{
     rnr_timer_ns,
 };
 use bellpush_wire::wqe::{Opcode, Wqe};
-use bellpush_wire::{Iova, Psn, Qpn};
+use bellpush_wire::{Iova, Psn};
+use session::Turn;
 use streams::{FLUSHED, Streams};
 
 /// PSNs that may be on their way.
@@ -77,17 +78,12 @@ pub(super) struct Requester {
     spare: Vec<Vec<u8>>,
     /// Of an initiator of dynamic connections: what its requests say of their session.
     session: Option<Dceth>,
+    /// PSNs that its messages have taken in this life.
+    lived: u32,
     /// Of one with streams.
     streams: Option<Streams>,
     /// Rendezvous that have matched, which come before what is posted.
     pub(super) rendezvous: Pending,
-}
-
-/// Whether the next WQE may be taken.
-#[derive(PartialEq, Eq)]
-enum Turn {
-    Same,
-    Waits,
 }
 
 /// A WQE in the scratch buffer.
@@ -117,6 +113,7 @@ impl Requester {
             recovering: None,
             spare: Vec::new(),
             session: None,
+            lived: 0,
             streams: None,
             rendezvous: Pending::default(),
         };
@@ -134,13 +131,6 @@ impl Requester {
         self.retry_cnt = attributes.retry_cnt;
         self.rnr_retry = attributes.rnr_retry;
         self.max_rd_atomic = attributes.max_rd_atomic;
-    }
-
-    /// It has no peer of its own, and this is its life: see [`Dceth`]. With streams, so many in
-    /// error end it.
-    pub(super) fn dynamic(&mut self, life: u32, streams: Option<usize>) {
-        self.streams = streams.map(Streams::new);
-        self.session = Some(Dceth { key: 0, source: Qpn(0), start: self.next, life });
     }
 
     pub(super) fn path(&self) -> PeerPath {
@@ -267,26 +257,10 @@ impl Requester {
             (message.failed, message.packets, message.waits) = (Some(FLUSHED), 0, false);
         }
         self.next = message.end();
+        self.lived = self.lived.saturating_add(message.packets);
         self.at = 0;
         self.outstanding.push_back(message);
         Some(wqe)
-    }
-
-    /// Turns to the target of the next WQE. A session begins whenever nothing is outstanding; another target's turn
-    /// comes then.
-    fn turn(&mut self, sq: &mut SendQueue, scratch: &mut Scratch) -> Turn {
-        let posted = sq.fetch(scratch);
-        let to = posted.and_then(|posted| posted.wqe.ok()?.datagram);
-        // What has no target is a local operation, or fails.
-        let (Some(to), Some(session)) = (to, &mut self.session) else { return Turn::Same };
-        let route = Route { to: to.address(), fields: to.fields() };
-        if self.outstanding.is_empty() {
-            (self.path.route, self.path.dest) = (route, to.qpn);
-            *session = Dceth { key: to.dc_key(), source: sq.qp.qpn, start: self.next, ..*session };
-            return Turn::Same;
-        }
-        let same = (self.path.route, self.path.dest, session.key) == (route, to.qpn, to.dc_key());
-        if same { Turn::Same } else { Turn::Waits }
     }
 
     /// Sends the packet at the cursor; says whether to go on.

@@ -50,6 +50,8 @@ pub(super) struct Responder {
     silent: u32,
     /// A request was refused for good: after the NAK nothing is said any more.
     dead: bool,
+    /// The same of a session of a dynamic connection: which request, and what is said whenever it comes again.
+    verdict: Option<(Psn, Syndrome)>,
     /// For the trace: the first PSN of the message that is coming in, and its bytes so far.
     begun: (u32, u64),
 }
@@ -89,6 +91,7 @@ impl Responder {
             refused: false,
             silent: 0,
             dead: false,
+            verdict: None,
             begun: (0, 0),
         }
     }
@@ -118,6 +121,14 @@ impl Responder {
     /// Takes a request.
     pub(super) fn on_request(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
         let bth = &packet.headers.bth;
+        if let Some(verdict) = self.verdict.filter(|it| bth.psn.distance(it.0) >= 0) {
+            // What came behind it, in its message too, is neither carried out nor answered.
+            qp.counters.dropped(DropReason::Refused);
+            if bth.psn == verdict.0 {
+                self.reply = Some(verdict);
+            }
+            return;
+        }
         match bth.psn.distance(self.expected) {
             0 => self.on_expected(qp, domain, packet),
             1.. => {
@@ -304,7 +315,8 @@ impl Responder {
         qp.mark(Mark::NakSent, 0, [code as u64, psn.value().into()]);
         self.reply = Some((psn, Syndrome::Nak(code)));
         if self.path.service == Service::Dc {
-            return; // the target goes on for others
+            self.verdict = self.reply; // the target goes on for others
+            return;
         }
         self.dead = true;
         nak(qp, cause, vendor);

@@ -83,8 +83,11 @@ impl Target {
     fn session(&mut self, qp: &Qp, who: Who, dc: &Dceth, now_ns: u64) -> Option<&mut Initiator> {
         match self.initiators.get(&who) {
             Some(known) if (known.life, known.start) == (dc.life, dc.start) => {}
-            Some(known) if known.life == dc.life && dc.start.distance(known.start) < 0 => {
-                // It had ended before the one that is under way began.
+            Some(known)
+                if known.life == dc.life && dc.start.distance(known.start) < 0
+                    || known.life == dc.life.wrapping_add(1) =>
+            {
+                // It had ended before the one that is under way began, in this life or the one before.
                 qp.counters.dropped(DropReason::Duplicate);
                 return None;
             }

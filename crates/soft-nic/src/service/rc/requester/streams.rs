@@ -140,6 +140,9 @@ impl Requester {
         if let Some(session) = &mut self.session {
             session.start = start;
         }
+        self.age();
+        // What goes again takes PSNs again.
+        self.lived = self.lived.saturating_add(next.distance(start).max(0) as u32);
         (self.cursor, self.at, self.reads) = (0, 0, 0);
         (self.deadline, self.recovering, self.not_before) = (None, None, 0);
         (self.tries, self.waited_ns, self.rnr_tries) = (0, 0, 0);
