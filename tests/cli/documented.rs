@@ -73,6 +73,10 @@ const COMMANDS: &[(&str, How)] = &[
     ("bellpush decode wqe sq.hex", Here(&[], "")),
     ("bellpush decode pcap", Here(&[], "")),
     ("bellpush decode record", There(RECORDS)),
+    (
+        "bellpush decode live",
+        There("tests/external/record.rs::a_device_is_decoded_while_its_program_runs"),
+    ),
     ("bellpush decode cqe dmesg.txt", There(PAGES)),
     ("bellpush decode wqe write.hex", There(PAGES)),
     ("bellpush decode wqe bad.hex", There(PAGES)),
@@ -112,6 +116,16 @@ const COMMANDS: &[(&str, How)] = &[
     (
         "bellpush run --stats",
         There("tests/external/trace.rs::a_run_counts_and_serves_its_counters_while_it_lasts"),
+    ),
+    (
+        "BELLPUSH_LOG=debug",
+        There("tests/external/trace.rs::what_a_device_logs_is_off_until_it_is_asked_for"),
+    ),
+    (
+        "PYTHONPATH=capi BELLPUSH_LIBRARY=libbellpush_c.so python3 packaging/try-tensors.py",
+        There(
+            "tests/external/python.rs::arrays_of_the_libraries_that_are_here_send_and_are_refused",
+        ),
     ),
     (
         "LD_PRELOAD=",

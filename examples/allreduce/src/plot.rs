@@ -57,6 +57,7 @@ fn lines(
     let line = |label: String, rows: &[Row], y: &dyn Fn(&Row) -> Option<f64>| Line {
         label,
         points: rows.iter().filter_map(|row| Some((row.bytes as f64, y(row)?))).collect(),
+        bars: Vec::new(),
     };
     saved
         .iter()
