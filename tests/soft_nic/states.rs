@@ -2,14 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::queue_pairs::{Pair, attr, connect, inline, make_typed, pattern, syndromes};
+use crate::queue_pairs::{
+    self, Buf, Pair, attr, bad_key, connect, inline, make_typed, pattern, syndromes,
+};
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
-use bellpush::nic::soft::{Event, SoftNic, SrqAttr};
+use bellpush::nic::soft::{DropReason, Event, SoftNic, SrqAttr};
 use bellpush::nic::{Access, Change, Connection, Mtu, QpAttr, QpState, QpType, QueuePair};
 use bellpush::wire::cqe::Syndrome;
 use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
-use bellpush::wire::wqe::{Opcode, Operands, SendWr};
+use bellpush::wire::wqe::{Opcode, Operands, Piece, SendWr, Sge};
+use bellpush::wire::{Iova, Rkey};
 
 fn both() -> [Pair; 2] {
     [Pair::new(&attr()), Pair::on_packets("", &attr(), &attr(), &Change::default())]
@@ -150,5 +153,78 @@ fn unreliable_connections_neither_read_nor_have_atomics_on_any_link() {
             assert_eq!(syndromes(&[cqe]), [Some(Syndrome::LocalQpOp)], "{opcode:?}");
             assert_eq!(p.b.buf.get(0, 8), [0; 8]);
         }
+    }
+}
+
+/// What an unreliable connection's peer refuses is dropped there: its sender hears of nothing, and both go on.
+#[test]
+fn unreliable_connections_hear_of_no_refusal_on_any_link() {
+    for (link, mut p) in ["in process", "packets"].into_iter().zip(both()) {
+        let [(a, _a), (b, _b)] = [0, 1].map(|i| make_typed(&p.nics[i], QpType::Uc, &attr(), None));
+        connect(&a, &b, &Change::default());
+        let (mut sender, mut receiver) = (HostQp::new(&*a), HostQp::new(&*b));
+        let none = Buf::new(&p.nics[1], 64, 0, Access::NONE);
+        let (at, key) = (p.b.buf.at(0), p.b.buf.mr.rkey);
+        let data = [p.a.buf.data(0, 8)];
+        p.a.buf.put(0, &[7; 8]);
+        let imm = SendWr { imm: 5, ..SendWr::new(Opcode::RdmaWriteImm) };
+        let refused = [
+            SendWr::new(Opcode::RdmaWrite).to(Iova(0), Rkey(bad_key().0)),
+            SendWr::new(Opcode::RdmaWrite).to(Iova(0), none.mr.rkey),
+            SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(queue_pairs::BUF_BYTES as u64), key),
+            SendWr::new(Opcode::Send), // nobody has posted a receive
+            SendWr { imm: 5, ..SendWr::new(Opcode::SendImm) },
+            imm.to(at, key),
+        ];
+        for (i, wr) in refused.iter().enumerate() {
+            sender.send(&wr.payload(&data)).unwrap();
+            p.settle();
+            let cqe = sender.poll_send().unwrap().expect("it is complete");
+            assert_eq!(syndromes(&[cqe]), [None], "{link}, {i}");
+        }
+        assert_eq!([a.state(), b.state()], [QpState::Rts; 2], "{link}");
+        assert_eq!(p.b.buf.get(0, 8), [0; 8], "{link}");
+        let drops = p.nics[1].counters();
+        assert_eq!(
+            (drops.dropped(DropReason::Refused), drops.dropped(DropReason::NoReceive)),
+            (3, 3),
+            "{link}"
+        );
+        assert_eq!((events(&p.nics[0]), events(&p.nics[1])), (vec![], vec![]), "{link}");
+
+        // A refused immediate takes no receive: the next one has it.
+        receiver.rq.post(&[p.b.buf.sge(64, 4)]).unwrap();
+        for to in [(at, Rkey(bad_key().0)), (at, key)] {
+            sender.send(&imm.to(to.0, to.1).payload(&data)).unwrap();
+            p.settle();
+            assert_eq!(syndromes(&[sender.poll_send().unwrap().unwrap()]), [None], "{link}");
+        }
+        let cqe = receiver.poll_recv().unwrap().expect("the second took it");
+        assert_eq!((syndromes(&[cqe]), cqe.imm), (vec![None], 5), "{link}");
+        assert_eq!(receiver.poll_recv().unwrap(), None, "{link}");
+        assert_eq!(p.b.buf.get(0, 8), [7; 8], "{link}");
+
+        // A receive that is too short is the receiver's own mistake: the sender hears of that neither.
+        receiver.rq.post(&[p.b.buf.sge(64, 4)]).unwrap();
+        sender.send(&SendWr::new(Opcode::Send).payload(&data)).unwrap();
+        p.settle();
+        assert_eq!(syndromes(&[sender.poll_send().unwrap().unwrap()]), [None], "{link}");
+        let cqe = receiver.poll_recv().unwrap().expect("it failed");
+        assert_eq!(syndromes(&[cqe]), [Some(Syndrome::LocalLength)], "{link}");
+        assert_eq!([a.state(), b.state()], [QpState::Rts, QpState::Err], "{link}");
+        assert_eq!(events(&p.nics[1]), [Event::QpFatal(b.qpn())], "{link}");
+        // And that nobody is there any more.
+        sender.send(&SendWr::new(Opcode::RdmaWrite).to(at, key).payload(&data)).unwrap();
+        p.settle();
+        assert_eq!(syndromes(&[sender.poll_send().unwrap().unwrap()]), [None], "{link}");
+        assert_eq!(p.nics[1].counters().dropped(DropReason::State), 1, "{link}");
+
+        // Its own mistakes are a sender's as ever.
+        let bad = [Piece::Data(Sge { lkey: bad_key(), ..p.a.buf.sge(0, 8) })];
+        sender.send(&SendWr::new(Opcode::RdmaWrite).to(at, key).payload(&bad)).unwrap();
+        p.settle();
+        let cqe = sender.poll_send().unwrap().unwrap();
+        assert_eq!(syndromes(&[cqe]), [Some(Syndrome::LocalProt)], "{link}");
+        assert_eq!(a.state(), QpState::Err, "{link}");
     }
 }

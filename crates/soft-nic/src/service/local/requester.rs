@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::adversary::sends;
-use crate::counters::Live;
+use crate::counters::{DropReason, Live};
 use crate::objects::mr::{MrTable, Regions, Right, with_both};
 use crate::objects::qp::Qp;
 use crate::queue::sq::{Carried, Posted, SendQueue, Source};
@@ -150,7 +150,7 @@ impl Sending {
                         if let Some(capture) = cx.inproc_capture {
                             capture.record(&msg, peer, done);
                         }
-                        done
+                        if sq.qp.kind == QpType::Uc { unheard(peer, done) } else { done }
                     })
                 }
                 Err((syndrome, vendor)) => Err(Refusal::Nak(*syndrome, *vendor)),
@@ -292,9 +292,22 @@ impl Sending {
     }
 }
 
+/// What an unreliable connection hears of what became of a request at its peer: nothing (InfiniBand vol. 1, 9.8.3).
+fn unheard(peer: &Qp, done: Result<(), Refusal>) -> Result<(), Refusal> {
+    use Syndrome::{RemoteAccess, RemoteInvalReq, RemoteOp};
+    match done {
+        // The responder has counted what it dropped.
+        Err(Refusal::Nak(RemoteAccess | RemoteInvalReq | RemoteOp, _)) => {}
+        Err(Refusal::Rnr) => peer.counters.dropped(DropReason::NoReceive),
+        Err(Refusal::NoAnswer) => peer.counters.dropped(DropReason::State),
+        Ok(()) | Err(Refusal::Nak(..)) => return done,
+    }
+    Ok(())
+}
+
 /// Whether a service has an operation.
 fn has(kind: QpType, opcode: Opcode) -> Result<(), Failure> {
-    match kind == QpType::Uc && opcode.scatters() {
+    match kind == QpType::Uc && (opcode.scatters() || opcode == Opcode::SendInval) {
         true => Err((Syndrome::LocalQpOp, Vendor::Opcode)),
         false => Ok(()),
     }

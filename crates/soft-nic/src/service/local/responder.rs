@@ -2,9 +2,10 @@
 //! (InfiniBand vol. 1, 9.7.5).
 //!
 //! A refused request answers with a syndrome for the requester, and moves the responder's queue
-//! pair to ERR as well, except when it is merely not ready.
+//! pair to ERR as well, except when it is merely not ready. An unreliable connection answers
+//! nothing: what it refuses is dropped, and it goes on, unless a receive of its own is at fault.
 
-use crate::counters::Live;
+use crate::counters::{DropReason, Live};
 use crate::objects::events::Event;
 use crate::objects::mr::{Regions, Right, Span};
 use crate::objects::qp::Qp;
@@ -14,7 +15,7 @@ use crate::service::masked;
 use crate::service::payload::{self, Domain};
 use crate::vendor::Vendor;
 use bellpush_mem::MemError;
-use bellpush_nic::{QpState, QueuePair};
+use bellpush_nic::{QpState, QpType, QueuePair};
 use bellpush_wire::Qpn;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush_wire::wqe::{self, Opcode, Remote};
@@ -37,6 +38,10 @@ pub(crate) fn answers(qp: &Qp, from: (u64, u32)) -> bool {
 }
 
 pub(crate) fn nak(qp: &Qp, syndrome: Syndrome, vendor: Vendor) -> Refusal {
+    if qp.kind == QpType::Uc {
+        qp.counters.dropped(DropReason::Refused);
+        return Refusal::Nak(syndrome, vendor);
+    }
     qp.events.push(match syndrome {
         Syndrome::RemoteAccess => Event::QpAccess(qp.qpn),
         Syndrome::RemoteInvalReq => Event::QpRequest(qp.qpn),
@@ -71,6 +76,14 @@ fn permitted(qp: &Qp, right: Right) -> Result<(), Refusal> {
     match qp.permits(right) {
         true => Ok(()),
         false => Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Right)),
+    }
+}
+
+/// Whether a WRITE may go where it says.
+fn may_write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+    match msg.wqe.bytes {
+        0 => permitted(qp, Right::RemoteWrite), // the key is not looked at (9.7.5.2.4)
+        bytes => reach(qp, regions, msg.remote(), bytes, Right::RemoteWrite).map(drop),
     }
 }
 
@@ -145,6 +158,9 @@ pub(crate) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(
     if !receives.is_alive() {
         return Err(Refusal::NoAnswer);
     }
+    if msg.wqe.opcode == Opcode::RdmaWriteImm {
+        may_write(qp, regions, msg)?; // first: what is refused takes no receive
+    }
     let taken = receives.take(qp).ok_or(Refusal::Rnr)?;
     let opcode = match msg.wqe.opcode {
         Opcode::RdmaWriteImm => CqeOpcode::RespWrImm,
@@ -182,6 +198,11 @@ fn scatter(
     let spoil = |local: Syndrome, remote: Syndrome, vendor: Vendor| {
         let op = CqeOpcode::RespErr;
         qp.complete_receive(&Cqe::error(op, qp.qpn, receive.counter, local, vendor as u8));
+        if qp.kind == QpType::Uc {
+            qp.events.push(Event::QpFatal(qp.qpn));
+            qp.set_error();
+            return Refusal::Nak(remote, vendor);
+        }
         nak(qp, remote, vendor)
     };
     let room: u64 = entries.iter().map(|e| u64::from(e.bytes)).sum();
