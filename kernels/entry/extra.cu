@@ -110,6 +110,11 @@ template <class P>
 BP_DEV void run_block(const bp_op_args& a) {
   run<P>(a, bp::block_scope{}, bp::bid());
 }
+// The one caller of its queue pair, in the scope that the host names.
+template <class P>
+BP_DEV void run_alone(const bp_op_args& a) {
+  in_scope(a.scope, [&](auto scope, uint64_t caller) { run<P>(a, scope, caller); });
+}
 // All blocks make each call together; thread 0 of each has a ticket too, and waits for it.
 template <class P>
 BP_DEV void run_blocks(const bp_op_args& a) {
@@ -126,7 +131,7 @@ BP_DEV void run_blocks(const bp_op_args& a) {
 template <class P>
 BP_DEV void run_any(const bp_op_args& a) {
   if (a.op == BP_VERB_PUT_BLOCKS || a.op == BP_VERB_PUT_SIGNAL_BLOCKS) return run_blocks<P>(a);
-  in_scope(a.scope, [&](auto scope, uint64_t caller) { run<P>(a, scope, caller); });
+  run_alone<P>(a);
 }
 
 template <bp::cmp C, class Scope>
@@ -166,7 +171,7 @@ BP_KERNEL(bp_extra_push_blueflame, bp_op_args) { run_block<push_blueflame>(args)
 BP_KERNEL(bp_extra_push_inband_12_4, bp_op_args) { run_block<push_inband_12_4>(args); }
 BP_KERNEL(bp_extra_push_inband_14_2, bp_op_args) { run_block<push_inband_14_2>(args); }
 BP_KERNEL(bp_extra_push_inband_60_4, bp_op_args) { run_block<push_inband_60_4>(args); }
-BP_KERNEL(bp_extra_pull_kernel, bp_op_args) { run_block<pull_kernel>(args); }
+BP_KERNEL(bp_extra_pull_kernel, bp_op_args) { run_alone<pull_kernel>(args); }
 BP_KERNEL(bp_extra_push_kernel_strict, bp_op_args) { run_block<push_kernel_strict>(args); }
 BP_KERNEL(bp_extra_push_blueflame_strict, bp_op_args) { run_block<push_blueflame_strict>(args); }
 BP_KERNEL(bp_extra_pull_kernel_strict, bp_op_args) { run_block<pull_kernel_strict>(args); }

@@ -303,7 +303,12 @@ fn lists_in_memory_arrive_whatever_is_in_them() {
     let bed = TestBed::fibres();
     for (name, kernel) in kernels(&bed).filter(|(name, _)| *name != "pull/blueflame") {
         let kernel = &kernel.replace("verb", "extra");
-        for n in [1, 9, 61] {
+        let block = (Scope::Block, 32);
+        let one_caller = [(Scope::Thread, 1), (Scope::Warp, 32), block];
+        let scopes = if name == "pull/kernel" { &one_caller } else { &[block][..] };
+        for (n, &(scope, threads)) in
+            [1, 9, 30, 61].into_iter().flat_map(|n| scopes.iter().map(move |s| (n, s)))
+        {
             let pair = bed.pair(path(name), 2 * DATA, slots(16));
             let sent = pattern(46, DATA);
             pair.src.write(0, &sent).unwrap();
@@ -311,15 +316,66 @@ fn lists_in_memory_arrive_whatever_is_in_them() {
             let of = |(to, from, bytes)| [to as u64, pair.src.addr() + from as u64, bytes as u64];
             let list: Vec<[u64; 3]> = (0..n).map(|i| of(message(i))).collect();
             pair.src.write(DATA, bytemuck::cast_slice(&list)).unwrap();
-            let mut call = op(&pair, Verb::PutVector, Scope::Block, 0);
+            let mut call = op(&pair, Verb::PutVector, scope, 0);
             (call.value, call.compare) = (n as u64, pair.src.addr() + DATA as u64);
             call.quiet_after = 1;
-            assert_eq!(bed.launch(kernel, (1, 32), call), [OK], "{kernel}, {n}");
+            let what = format!("{kernel}, {scope:?}, {n}");
+            assert_eq!(bed.launch(kernel, (1, threads), call), [OK], "{what}");
             let mut wanted = vec![0; 2 * DATA];
             for (to, from, bytes) in (0..n).map(message) {
                 wanted[to..to + bytes].copy_from_slice(&sent[from..from + bytes]);
             }
-            assert_same(&read(&pair.dst, 0, 2 * DATA), &wanted, &format!("{kernel}, {n}"));
+            assert_same(&read(&pair.dst, 0, 2 * DATA), &wanted, &what);
+        }
+    }
+}
+
+/// A list by one caller, of which each message in turn is refused: nothing is posted, what was written of it is not
+/// carried out by what follows, and the next list is.
+#[test]
+fn lists_are_posted_whole_or_refused() {
+    const ROWS: usize = 64; // regions are whole pages
+    let (bed, kernel) = (TestBed::fibres(), "bp_extra_pull_kernel");
+    for (scope, threads) in [(Scope::Thread, 1), (Scope::Warp, 32), (Scope::Block, 45)] {
+        // More than half a ring of 64 takes another way.
+        for n in [1, 5, 32, 33, 39] {
+            let pair = bed.pair(path("pull/kernel"), 2 * 64 * ROWS, slots(16));
+            let sent = pattern(47, 64 * ROWS);
+            pair.src.write(0, &sent).unwrap();
+            let (at, list_at) = (pair.src.addr(), 64 * ROWS);
+            let post = |bad: Option<(usize, [u64; 3])>, quiet: bool, count: usize| {
+                let row = |i: usize| [64 * i as u64, at + 64 * i as u64, 48];
+                let mut list: Vec<[u64; 3]> = (0..count).map(row).collect();
+                if let Some((i, message)) = bad {
+                    list[i] = message;
+                }
+                pair.src.write(list_at, bytemuck::cast_slice(&list)).unwrap();
+                let mut call = op(&pair, Verb::PutVector, scope, 0);
+                (call.value, call.compare) = (count as u64, at + list_at as u64);
+                call.quiet_after = quiet.into();
+                bed.launch(kernel, (1, threads), call)
+            };
+            let end = 2 * 64 * ROWS as u64;
+            let refused = [
+                [0, at, 0],
+                [end - 7, at, 8],
+                [0, at + end - 7, 8],
+                [0, at - 1, 8],
+                [1 << 63, at, 8],
+            ];
+            for i in 0..n {
+                let what = format!("{scope:?}, {i} of {n}");
+                assert_eq!(post(Some((i, refused[i % 5])), false, n), [INVALID], "{what}");
+            }
+            assert_same(&read(&pair.dst, 0, 64 * ROWS), &vec![0; 64 * ROWS], "nothing is there");
+            // Shorter than what was refused: none of that comes with it.
+            let short = n.div_ceil(2);
+            assert_eq!(post(None, true, short), [OK], "{scope:?}, {n}");
+            let mut wanted = vec![0; 64 * ROWS];
+            for i in 0..short {
+                wanted[64 * i..64 * i + 48].copy_from_slice(&sent[64 * i..64 * i + 48]);
+            }
+            assert_same(&read(&pair.dst, 0, 64 * ROWS), &wanted, &format!("{scope:?}, {n}"));
         }
     }
 }

@@ -118,6 +118,10 @@ constexpr bool is_thread_scope = false;
 template <>
 inline constexpr bool is_thread_scope<thread_scope> = true;
 template <class Scope>
+constexpr bool is_warp_scope = false;
+template <>
+inline constexpr bool is_warp_scope<warp_scope> = true;
+template <class Scope>
 constexpr bool is_block_scope = false;
 template <>
 inline constexpr bool is_block_scope<block_scope> = true;

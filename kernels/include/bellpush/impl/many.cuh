@@ -57,7 +57,7 @@ BP_DEV void write_message(const bp_endpoint& ep, Scope scope, const message& m, 
   } else {
     w.gather = ep.local_iova + ((uint64_t)m.src - ep.local_va);
     w.lkey = ep.local_lkey;
-    store_wqe<false>(ep.qp, scope, w, ticket);
+    store_wqe<P, false>(ep.qp, scope, w, ticket);
   }
 }
 
@@ -173,6 +173,8 @@ template <class P, class Scope, class F>
 BP_DEV void for_each_message(Scope scope, uint32_t n, F f) {
   if constexpr (P::inband && line_units<P::line_v> > 1) {
     for_each_part(scope, n, f);  // lanes of a warp store a line together
+  } else if constexpr (P::data_v == data::pull && thread_stores_wqe<P>) {
+    for (uint32_t i = scope.rank(); i < n; i += scope.size()) f(thread_scope{}, i);
   } else {
     const uint32_t parts = (scope.size() + 3) / 4;
     for (uint32_t i = scope.rank() / 4; i < n; i += parts) f(quad_scope{}, i);
@@ -211,6 +213,56 @@ BP_DEV bp_status_code post_batches(const bp_endpoint& ep, Scope scope, uint32_t 
     if (s != BP_OK) return s;
   }
   return BP_OK;
+}
+
+// Whether a batch is looked at while it is written. An exclusive caller's blocks behind its last ticket are nobody
+// else's, and the NIC does not execute what no doorbell counts, so a batch of which a message is refused is left there.
+// Not in-band, where a line is seen as it comes, and not where payload is copied, which a refused one need not have.
+// A thread's batch is slower so: its loop has too many registers to write again before the stores have read them.
+template <class P, class Scope>
+inline constexpr bool looks_while_writing = !P::shared && P::data_v == data::pull && is_warp_scope<Scope>;
+
+// `n` messages, `list(i)` each, that nobody has looked at yet.
+template <class P, class Scope, class List>
+BP_DEV bp_status_code post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List list, uint32_t flags,
+                                  uint64_t* end) {
+  if constexpr (looks_while_writing<P, Scope>) {
+    // In registers for the whole batch: ptxas else moves each from where it has it, for every message.
+    bp_endpoint ep = given;
+    bp_qp& qp = ep.qp;
+    make_here(qp.sq);
+    make_here(qp.qpn);
+    make_here(qp.credit_period);
+    make_here(ep.local_va);
+    make_here(ep.local_iova);
+    make_here(ep.local_bytes);
+    make_here(ep.remote_iova);
+    make_here(ep.remote_bytes);
+    make_here(ep.local_lkey);
+    make_here(ep.remote_rkey);
+    const uint64_t limit = ticket_limit<P>(qp, false);
+    const room r = load_room<P>(qp);
+    const uint64_t first = r.next, last = first + n;
+    if ((r.error == BP_OK) & (n <= limit / 2) & (last <= r.done + limit)) {
+      scope.sync();  // all have read the words that the leader changes
+      bool fit = true;
+      for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
+        const message m = list(i);
+        fit &= is_single<P>(ep, m);
+        write_message<P>(ep, part, m, first + i, asks(qp, first + i + 1, last, flags));
+      });
+      if (ballot(!fit) != 0) return BP_INVALID;
+      if (scope.rank() == 0) {
+        take<P>(qp, first, n, r.done, r.most, false);
+        note_asked<P>(qp, first, n, flags);
+      }
+      if (end) *end = last;
+      send_slots<P>(qp, scope, {first, first == r.done, false, r.marked}, n, !(flags & defer_ring));
+      return BP_OK;
+    }
+  }
+  if (!all_single<P>(given, scope, n, list)) return BP_INVALID;
+  return post_batches<P>(given, scope, n, list, flags, end);
 }
 
 }  // namespace detail

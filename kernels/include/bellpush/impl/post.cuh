@@ -28,11 +28,18 @@ BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint6
   return true;
 }
 
+// Whether one thread stores all units of a WQE's block. Where the send queue is in this GPU's memory, L2 joins the
+// stores of a line, so the fewest instructions win. In host memory the units of a block by four lanes are one store;
+// else each of them becomes a write TLP.
+template <class P>
+inline constexpr bool thread_stores_wqe = P::reach_v == reach::gpu;
+
 // Stores one WQE into the SQ; all threads of the scope take part.
-template <bool inline_v, class Scope>
+template <class P, bool inline_v, class Scope>
 BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
   const uint32_t units = wqe_blocks(w) * 4;
-  if (is_thread_scope<Scope> && units == 4) {
+  if ((is_thread_scope<Scope> || thread_stores_wqe<P>) && units == 4) {
+    if (scope.rank() != 0) return;
     // One block lies in one piece.
     u128* block = sq_unit(qp, ticket, 0);
 #if defined(__CUDACC__)
@@ -50,7 +57,7 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
 template <class P, bool inline_v, class Scope>
 BP_DEV void write_posted(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
   if constexpr (!P::inband) {
-    store_wqe<inline_v>(qp, scope, w, ticket);
+    store_wqe<P, inline_v>(qp, scope, w, ticket);
   } else if constexpr (inline_v) {
     write_value<P::line_v>(qp, scope, w, ticket);
   } else {
@@ -158,7 +165,7 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
           store_state<P>(&state_of(qp)->rung, after);
         }
         if constexpr (P::order_v == order::strict) {
-          store_wqe<inline_v>(qp, scope, w, ticket);
+          store_wqe<P, inline_v>(qp, scope, w, ticket);
           scope.sync();
           blueflame_strict<P, inline_v>(qp, scope, w, ticket);
           scope.sync();  // as below
@@ -175,7 +182,7 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
         return BP_OK;
       }
     }
-    if constexpr (!P::inband) store_wqe<inline_v>(qp, scope, w, ticket);
+    if constexpr (!P::inband) store_wqe<P, inline_v>(qp, scope, w, ticket);
     publish<P>(qp, scope, ticket, 1, blocks, got.marked, got.alone, !(flags & defer_ring));
     return BP_OK;
   });

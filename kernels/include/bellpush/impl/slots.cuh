@@ -50,7 +50,7 @@ BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_
     copy_to_slot(scope, win.va + slot, src, w.bytes);
     w.gather = win.gather_base + slot;
     w.lkey = win.lkey;
-    store_wqe<false>(qp, scope, w, ticket);
+    store_wqe<P, false>(qp, scope, w, ticket);
   }
 }
 
