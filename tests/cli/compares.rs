@@ -30,12 +30,28 @@ impl Changed {
         std::fs::write(&path, json.to_string()).unwrap();
         path.display().to_string()
     }
+
+    /// Three repetitions, 1 % apart, of which `change` changes the rows, as one argument.
+    fn three(&self, name: &str, change: impl Fn(&mut Vec<Value>)) -> String {
+        let of = |percent: f64| {
+            self.file(&format!("{name}{percent}.json"), "h200.json", |json| {
+                let rows = json["results"].as_array_mut().unwrap();
+                change(rows);
+                for row in rows {
+                    let ns = row["latency_ns_p50"].as_f64();
+                    let ns = ns.map(|ns| ns * (1.0 + percent / 100.0));
+                    row["latency_ns_p50"] = json!(ns);
+                }
+            })
+        };
+        [-1.0, 0.0, 1.0].map(of).join(",")
+    }
 }
 
 #[test]
 fn results_of_every_command_are_compared() {
     let own = result("h200.json");
-    let same = compare(&[&own, &own, "--fail-above", "0%", "--json", "-"]);
+    let same = compare(&[&own, &own, "--json", "-"]);
     assert!(same.status.success(), "{}", text(&same));
     let json: Value = serde_json::from_slice(&same.stdout).unwrap();
     let rows = json["results"].as_array().unwrap();
@@ -54,8 +70,7 @@ fn results_of_every_command_are_compared() {
 fn what_got_worse_fails_and_is_named() {
     let changed = Changed { dir: tempfile::tempdir().unwrap() };
     let slower = |factor: f64| {
-        changed.file(&format!("{factor}.json"), "h200.json", |json| {
-            let rows = json["results"].as_array_mut().unwrap();
+        changed.three(&format!("{factor}-"), |rows| {
             let is_one = |row: &&mut Value| row["size_bytes"] == 8 && row["data"] == "pull";
             for row in rows.iter_mut().filter(is_one) {
                 let ns = row["latency_ns_p50"].as_f64().unwrap();
@@ -63,7 +78,7 @@ fn what_got_worse_fails_and_is_named() {
             }
         })
     };
-    let own = result("h200.json");
+    let own = changed.three("own", |_| ());
     let fail = |after: &str, limit: &str| compare(&[&own, after, "--fail-above", limit, "--brief"]);
     let by_half = fail(&slower(1.5), "5%");
     assert_eq!(by_half.status.code(), Some(1), "{}", text(&by_half));
@@ -75,6 +90,18 @@ fn what_got_worse_fails_and_is_named() {
     let both = format!("{own},{}", slower(1.6));
     let within = compare(&[&both, &slower(1.5), "--fail-above", "5%"]);
     assert!(within.status.success(), "{}", text(&within));
+    // What is gone, and what was not verified, is no success.
+    for (name, what) in [("gone", "MISSING: "), ("unverified", "NOT VERIFIED: ")] {
+        let bad = changed.three(name, |rows| match name {
+            "gone" => rows.truncate(1),
+            _ => rows.iter_mut().for_each(|row| row["verified"] = json!(false)),
+        });
+        let output = fail(&bad, "5%");
+        assert_eq!(output.status.code(), Some(1), "{name}: {}", text(&output));
+        assert!(text(&output).contains(what), "{name}: {}", text(&output));
+    }
+    let own = result("h200.json");
+    let slower = |factor: f64| slower(factor).split(',').next().unwrap().to_owned();
     let svg = compare(&[&own, &slower(1.5), "--svg", "-"]);
     assert!(text(&svg).contains("</svg>"));
     // Rows without sizes: one below the other, each with its verdict.
@@ -85,7 +112,7 @@ fn what_got_worse_fails_and_is_named() {
     );
     assert!(svg.matches("<circle").count() > 20 && !svg.contains("NaN"), "{svg}");
     let csv = text(&compare(&[&own, &slower(1.5), "--csv", "-"]));
-    assert!(csv.starts_with("after,before,") || csv.starts_with("row,measure,"), "{csv}");
+    assert!(csv.starts_with("row,measure,before,after,ratio,low,high,verdict\n"), "{csv}");
 }
 
 #[test]
@@ -114,6 +141,14 @@ fn what_cannot_be_compared_is_one_line() {
         assert_eq!(output.status.code(), Some(2), "{reason}: {error}");
         assert!(error.contains(reason) && error.lines().count() <= 2, "{reason}: {error}");
     }
+    let once = compare(&[&own, &own, "--fail-above", "5%"]);
+    assert!(once.status.code() == Some(2) && text(&once).contains("measured often enough"));
+    let twice = compare(&[&format!("{own},{own}"), &own]);
+    assert!(twice.status.code() == Some(2) && text(&twice).contains("a second time"));
+    let bad =
+        changed.file("bad", "h200.json", |json| json["results"][3]["latency_ns_p50"] = json!(-5));
+    let negative = compare(&[&own, &bad]);
+    assert!(negative.status.code() == Some(2) && text(&negative).contains("latency_ns_p50 is -5"));
     let share = compare(&[&own, &own, "--fail-above", "x"]);
     assert!(share.status.code() == Some(2) && text(&share).contains("--fail-above x"));
 }

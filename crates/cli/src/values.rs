@@ -26,10 +26,14 @@ fn cell(value: &Value) -> String {
 /// One line per row, after a line with the first row's keys.
 pub fn to_csv(results: &[Value]) -> String {
     let Some(Value::Object(first)) = results.first() else { return String::new() };
-    let keys: Vec<&String> = first.keys().collect();
-    let mut text = keys.iter().map(|k| k.as_str()).collect::<Vec<_>>().join(",") + "\n";
+    to_csv_of(&first.keys().map(String::as_str).collect::<Vec<_>>(), results)
+}
+
+/// The same of these columns.
+pub fn to_csv_of(columns: &[&str], results: &[Value]) -> String {
+    let mut text = columns.join(",") + "\n";
     for row in results {
-        text += &keys.iter().map(|k| cell(&row[k.as_str()])).collect::<Vec<_>>().join(",");
+        text += &columns.iter().map(|name| cell(&row[*name])).collect::<Vec<_>>().join(",");
         text.push('\n');
     }
     text

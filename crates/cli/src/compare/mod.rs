@@ -16,11 +16,17 @@ use crate::values;
 
 /// Exit status where rows are worse than `--fail-above` allows.
 const WORSE: u8 = 1;
+/// A row is judged if the runs of its two sides have so many orders that none of one side between those of the other is
+/// rarer than one in twenty: three of each side.
+const LEAST_ORDERS: u64 = 20;
+/// The columns of `--csv`.
+const COLUMNS: [&str; 8] = ["row", "measure", "before", "after", "ratio", "low", "high", "verdict"];
 
 /// Arguments of `bellpush compare`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0, 1 a row is worse than --fail-above allows or was not \
-                        verified, 2 the files cannot be compared.")]
+#[command(after_help = "Exit status: 0; with --fail-above 1 where a row is worse than that, is \
+                        missing in the other result or was not verified; 2 the files cannot be \
+                        compared, or with --fail-above no row can be judged.")]
 pub struct CompareArgs {
     /// Result that --json wrote of bench, link or sim; several of the same, apart by commas, show how
     /// far its rows vary
@@ -62,15 +68,19 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
         return Err(CliError::new(what, see));
     }
     let all = Comparison::new(before, after);
-    if all.rows.is_empty() {
+    if all.rows.is_empty() && all.unverified.is_empty() {
         return Err(CliError::new("the files have no row in common", see));
+    }
+    if limit.is_some() && !all.rows.is_empty() && all.rows.iter().all(|row| row.verdict() == "?") {
+        let what = "--fail-above: no row was measured often enough to be judged";
+        return Err(CliError::new(what, "give three results of a side, or run 'bench --runs 3'"));
     }
     let mut out = std::io::stdout().lock();
     if let Some(path) = &args.svg {
         values::put(path, &(all.svg()? + "\n"), &mut out)?;
     }
     if let Some(path) = &args.csv {
-        values::put(path, &values::to_csv(&all.json()), &mut out)?;
+        values::put(path, &values::to_csv_of(&COLUMNS, &all.json()), &mut out)?;
     }
     if let Some(path) = &args.json {
         let json = json!({
@@ -87,7 +97,8 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
         let text = all.text(args.brief, limit.map(|limit| (limit, &failed[..])));
         values::put(std::path::Path::new("-"), &text, &mut out)?;
     }
-    let bad = limit.is_some() && (!failed.is_empty() || !all.unverified.is_empty());
+    let is_whole = all.missing.is_empty() && all.unverified.is_empty();
+    let bad = limit.is_some() && !(failed.is_empty() && is_whole);
     Ok(if bad { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
 }
 
@@ -111,6 +122,7 @@ struct Read {
 fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
     let (command, machine, rows) = (String::new(), String::new(), Side::default());
     let mut side = Read { command, machine, exact: true, rows };
+    let mut texts: Vec<String> = Vec::new();
     for (i, path) in paths.iter().enumerate() {
         let bad = |what: String| {
             let what = format!("{}: {what}", path.display());
@@ -118,6 +130,10 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
         };
         let text = values::read_text(path).map_err(|e| CliError::new(e, "check the name"))?;
         let json: Value = serde_json::from_str(&text).map_err(|e| bad(format!("no JSON ({e})")))?;
+        if texts.contains(&text) {
+            return Err(bad("the same result a second time is no repetition".into()));
+        }
+        texts.push(text);
         let meta = &json["meta"];
         // A result of `bench` names no command.
         let command = meta["command"].as_str().unwrap_or("bench").to_owned();
@@ -145,8 +161,7 @@ struct Row {
     after: f64,
     /// After by before.
     ratio: f64,
-    /// Least and greatest ratio of any two repetitions; or, of rows without, as far as the others
-    /// vary.
+    /// Least and greatest ratio of any two repetitions, of rows that were measured often enough.
     interval: Option<[f64; 2]>,
 }
 
@@ -176,6 +191,8 @@ struct Comparison {
     /// Half of the way from least to greatest of repeated rows, as a share: nine of ten vary less.
     noise: Option<f64>,
     unverified: Vec<Key>,
+    /// What was measured before, and is not in the other result.
+    missing: Vec<Key>,
     notes: Vec<String>,
 }
 
@@ -194,13 +211,8 @@ impl Comparison {
         for key in &before.rows.order {
             let (a, better) = &before.rows.samples[key];
             let Some((b, _)) = after.rows.samples.get(key) else { continue };
-            let ends = |s: &rows::Sample| match noise {
-                _ if s.is_repeated() => Some([s.low, s.high]),
-                Some(noise) => Some([s.value() * (1.0 - noise), s.value() * (1.0 + noise)]),
-                None if exact => Some([s.value(); 2]),
-                None => None,
-            };
-            let interval = ends(a).zip(ends(b)).map(|(a, b)| [b[0] / a[1], b[1] / a[0]]);
+            let is_judged = exact || orders(a.runs, b.runs) >= LEAST_ORDERS;
+            let interval = is_judged.then(|| [b.low / a.high, b.high / a.low]);
             let (before, after) = (a.value(), b.value());
             let (key, better, ratio) = (key.clone(), *better, after / before);
             rows.push(Row { key, better, before, after, ratio, interval });
@@ -217,26 +229,29 @@ impl Comparison {
                 notes.push(format!("{alone} values {name} alone"));
             }
         }
-        match noise {
-            Some(noise) => notes.push(format!(
-                "of what was repeated nine of ten values vary by up to ±{:.1} %; so much is taken \
-                 for what was not",
-                100.0 * noise
-            )),
-            None if exact => notes.push("both are a model's: values are exact".into()),
-            None => notes.push(
-                "nothing was repeated, so how far values vary is not known: give several results \
-                 of a side, apart by commas"
-                    .into(),
-            ),
+        if let Some(noise) = noise {
+            let noise = 100.0 * noise;
+            notes.push(format!("nine of ten repeated values vary by up to ±{noise:.1} %"));
+        }
+        let unknown = rows.iter().filter(|row| row.interval.is_none()).count();
+        if exact {
+            notes.push("both are a model's: values are exact".into());
+        } else if unknown > 0 {
+            notes.push(format!(
+                "{unknown} values were measured too seldom to be judged: three results of each \
+                 side, apart by commas or by 'bench --runs 3', are enough"
+            ));
         }
         let unverified = [before.rows.unverified, after.rows.unverified].concat();
-        Self { command: before.command, rows, common, noise, unverified, notes }
+        let is_missing =
+            |key: &&Key| !after.rows.samples.contains_key(*key) && !unverified.contains(key);
+        let missing = before.rows.order.iter().filter(is_missing).cloned().collect();
+        Self { command: before.command, rows, common, noise, unverified, missing, notes }
     }
 
     /// Rows that are worse by more than `limit`, and not by what they vary alone.
     fn beyond(&self, limit: f64) -> Vec<usize> {
-        let is_worse = |row: &Row| row.loss() > limit && row.verdict() != "same";
+        let is_worse = |row: &Row| row.loss() > limit && row.verdict() == "worse";
         (0..self.rows.len()).filter(|&i| is_worse(&self.rows[i])).collect()
     }
 
@@ -279,6 +294,9 @@ impl Comparison {
         for key in &self.unverified {
             let _ = writeln!(out, "NOT VERIFIED: {} {}", key.text(&self.common), key.measure);
         }
+        for key in self.missing.iter().filter(|_| failed.is_some()) {
+            let _ = writeln!(out, "MISSING: {} {}", key.text(&self.common), key.measure);
+        }
         if let Some((limit, failed)) = failed {
             let _ = writeln!(out, "{} worse by more than {:.1} %", failed.len(), 100.0 * limit);
             for &i in failed {
@@ -289,6 +307,19 @@ impl Comparison {
         }
         out
     }
+}
+
+/// In how many orders `a` values of one side and `b` of another may come, as sides go; at most [`LEAST_ORDERS`].
+fn orders(a: usize, b: usize) -> u64 {
+    let (few, all) = (a.min(b), a + b);
+    let mut orders = 1;
+    for i in 0..few {
+        orders = orders * (all - i) as u64 / (i + 1) as u64;
+        if orders >= LEAST_ORDERS {
+            break;
+        }
+    }
+    orders.min(LEAST_ORDERS)
 }
 
 fn number(value: f64) -> String {
@@ -314,35 +345,63 @@ mod tests {
             "messages": size, "verified": true, "line": null })
     }
 
+    /// A row that was measured so often, as far from `ns` as `percent` says.
+    fn runs(size: u64, ns: f64, rate: f64, percent: [f64; 3]) -> Vec<Value> {
+        percent.iter().map(|p| row(size, ns * (1.0 + p / 100.0), rate)).collect()
+    }
+
     #[test]
     fn ratios_have_the_interval_of_their_repetitions() {
-        let before = side(json!([row(8, 1000.0, 2.0), row(8, 1100.0, 2.0), row(64, 500.0, 1.0)]));
-        let after = side(json!([row(8, 1210.0, 1.0), row(64, 520.0, 1.0)]));
-        let all = Comparison::new(before, after);
-        let verdicts: Vec<_> = all.rows.iter().map(|r| (r.verdict(), r.ratio)).collect();
-        // 8 B: 1,000 and 1,100 before; after, once, as far as the repeated ones vary (±4.8 %).
-        assert_eq!(verdicts[0].0, "worse");
-        assert!((all.noise.unwrap() - 50.0 / 1050.0).abs() < 1e-9);
+        let spread = [0.0, -4.0, 4.0];
+        let before = [runs(8, 1000.0, 2.0, spread), runs(64, 500.0, 1.0, spread)].concat();
+        let after = [runs(8, 1210.0, 1.0, [0.0; 3]), runs(64, 520.0, 1.0, spread)].concat();
+        let all = Comparison::new(side(json!(before)), side(json!(after)));
+        let verdicts: Vec<_> = all.rows.iter().map(|r| r.verdict()).collect();
+        assert_eq!(verdicts, ["worse", "worse", "same", "same"]);
         let [low, high] = all.rows[0].interval.unwrap();
-        assert!(low > 1.0 && (high - 1210.0 * (1.0 + 50.0 / 1050.0) / 1000.0).abs() < 1e-9);
-        assert_eq!(verdicts[1].0, "worse", "half the rate");
-        assert_eq!(verdicts[2].0, "same", "4 % are within what was repeated");
-        assert_eq!(all.beyond(0.05).len(), 2);
-        assert_eq!(all.beyond(1.5).len(), 0);
+        assert!((low - 1210.0 / 1040.0).abs() < 1e-9 && (high - 1210.0 / 960.0).abs() < 1e-9);
+        assert_eq!((all.beyond(0.05).len(), all.beyond(1.5).len()), (2, 0));
         assert!((all.rows[1].loss() - 1.0).abs() < 1e-9);
         let text = all.text(false, Some((0.05, &all.beyond(0.05))));
-        assert!(text.contains("2 worse by more than 5.0 %") && text.contains("size_bytes=64"));
+        assert!(text.contains("2 worse by more than 5.0 %") && text.contains("64 B"), "{text}");
         assert!(!text.contains("push"), "all rows have it: {text}");
         assert!(all.svg().unwrap().contains("latency_ns_p50"));
     }
 
+    /// Of two runs and one all are in a row in two of three orders, by chance: no verdict.
     #[test]
-    fn what_was_measured_once_has_no_interval() {
-        let all = Comparison::new(side(json!([row(8, 1.0, 1.0)])), side(json!([row(8, 9.0, 1.0)])));
+    fn what_was_measured_seldom_is_not_judged() {
+        for (a, b) in [(1, 1), (2, 1), (2, 2), (3, 2), (2, 4), (18, 1)] {
+            assert!(orders(a, b) < LEAST_ORDERS && orders(b, a) < LEAST_ORDERS, "{a}, {b}");
+        }
+        for (a, b) in [(3, 3), (2, 5), (19, 1), (500, 400)] {
+            assert!(orders(a, b) >= LEAST_ORDERS && orders(b, a) >= LEAST_ORDERS, "{a}, {b}");
+        }
+        let twice = side(json!([row(8, 1.0, 1.0), row(8, 1.1, 1.0)]));
+        let all = Comparison::new(twice, side(json!([row(8, 9.0, 1.0)])));
         assert!(all.rows.iter().all(|r| r.verdict() == "?" && r.interval.is_none()));
-        // It fails nevertheless: nine times is no noise that anybody showed.
-        assert_eq!(all.beyond(0.05), [0]);
-        assert!(all.notes[0].starts_with("nothing was repeated"));
+        assert!(all.beyond(0.05).is_empty());
+        assert!(all.notes.iter().any(|note| note.contains("too seldom")));
+    }
+
+    /// What was there before and is not any more fails, whatever the others are.
+    #[test]
+    fn what_is_missing_is_told() {
+        let whole = || side(json!([row(8, 1.0, 1.0), row(64, 2.0, 1.0)]));
+        let mut none = row(64, 2.0, 1.0);
+        none["latency_ns_p50"] = Value::Null;
+        let all = Comparison::new(whole(), side(json!([row(8, 1.0, 1.0), none])));
+        let missing: Vec<_> = all.missing.iter().map(|key| key.measure.as_str()).collect();
+        assert_eq!(missing, ["latency_ns_p50"]);
+        let text = all.text(true, Some((0.05, &[])));
+        assert!(text.contains("MISSING: 64 B latency_ns_p50"), "{text}");
+        assert!(Comparison::new(whole(), whole()).missing.is_empty());
+        for bad in [json!("58 us"), json!(-5), json!([1])] {
+            let mut row = row(8, 1.0, 1.0);
+            row["bandwidth_gb_s"] = bad;
+            let error = Side::default().add(&json!([row])).unwrap_err();
+            assert!(error.starts_with("result 1: bandwidth_gb_s is "), "{error}");
+        }
     }
 
     /// A model says the same each time: what is another value is better or worse.

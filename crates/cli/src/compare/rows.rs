@@ -1,6 +1,6 @@
 //! Rows of saved results: what a row is about, and what it measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -59,11 +59,16 @@ const OUTCOMES: [&str; 27] = [
     "explanation",
 ];
 
+/// Runs behind a value that is saved with its least and greatest (`bench --post`, `link`).
+const RUNS_OF_A_MEDIAN: usize = 5;
+
 /// One measure of one row: a value, and the least and greatest of its repetitions where there are
 /// any.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     pub values: Vec<f64>,
+    /// How many times it was measured.
+    pub runs: usize,
     pub low: f64,
     pub high: f64,
 }
@@ -91,6 +96,7 @@ impl Sample {
 
     fn add(&mut self, other: Self) {
         self.values.extend(other.values);
+        self.runs += other.runs;
         (self.low, self.high) = (self.low.min(other.low), self.high.max(other.high));
     }
 }
@@ -105,16 +111,17 @@ pub struct Key {
 impl Key {
     /// In words, without the fields that all rows have alike.
     pub fn text(&self, common: &[(String, String)]) -> String {
-        let own = self.row.iter().filter(|field| !common.contains(field));
-        let words: Vec<String> = own
-            .map(|(name, value)| match name.as_str() {
-                "row" | "place" | "topology" | "path" | "data" | "kick" | "together" => {
-                    value.clone()
-                }
-                _ => format!("{name}={value}"),
-            })
-            .collect();
-        words.join(" ")
+        let own = || self.row.iter().filter(|field| !common.contains(field));
+        let of = |name: &str| own().find(|field| field.0 == name).map(|field| field.1.as_str());
+        let path = of("data").into_iter().chain(of("kick")).collect::<Vec<_>>().join("/");
+        let bytes = of("size_bytes").map(|n| format!("{n} B"));
+        let words = own().filter_map(|(name, value)| match name.as_str() {
+            "data" | "kick" | "size_bytes" => None,
+            "row" | "place" | "topology" | "path" | "together" => Some(value.clone()),
+            _ => Some(format!("{name}={value}")),
+        });
+        let path = Some(path).filter(|path| !path.is_empty());
+        path.into_iter().chain(bytes).chain(words).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -137,7 +144,9 @@ impl Side {
         let rows = results.as_array().ok_or("no list of results")?;
         for (i, row) in rows.iter().enumerate() {
             let row = row.as_object().ok_or_else(|| format!("result {} is no row", i + 1))?;
-            for (key, sample, better) in samples(row) {
+            for (key, sample, better) in
+                samples(row).map_err(|e| format!("result {}: {e}", i + 1))?
+            {
                 if row.get("verified") == Some(&Value::Bool(false)) {
                     self.unverified.push(key);
                     continue;
@@ -155,15 +164,24 @@ impl Side {
     }
 }
 
-fn samples(row: &Map<String, Value>) -> Vec<(Key, Sample, Better)> {
+type Found = Vec<(Key, Sample, Better)>;
+
+fn samples(row: &Map<String, Value>) -> Result<Found, String> {
     let about = about(row);
+    for field in MEASURES.iter().map(|measure| measure.0).chain(BY_UNIT) {
+        let is_good = |value: &Value| value.as_f64().is_some_and(|v| v >= 0.0);
+        if let Some(value) = row.get(field).filter(|value| !value.is_null() && !is_good(value)) {
+            return Err(format!("{field} is {value}: a number of 0 or more belongs there"));
+        }
+    }
     let number = |field: &str| row.get(field).and_then(Value::as_f64);
     let mut found = Vec::new();
     let mut put = |measure: String, value: f64, ends: [f64; 2], better| {
         if value.is_finite() && value > 0.0 {
             let [low, high] = [ends[0].min(value).max(0.0), ends[1].max(value)];
             let key = Key { row: about.clone(), measure };
-            found.push((key, Sample { values: vec![value], low, high }, better));
+            let runs = if low < high { RUNS_OF_A_MEDIAN } else { 1 };
+            found.push((key, Sample { values: vec![value], runs, low, high }, better));
         }
     };
     for (field, better) in MEASURES {
@@ -191,7 +209,7 @@ fn samples(row: &Map<String, Value>) -> Vec<(Key, Sample, Better)> {
         let ends = number("min").zip(number("max")).map_or(spread, |(min, max)| [min, max]);
         put(unit.to_owned(), value, ends, better);
     }
-    found
+    Ok(found)
 }
 
 /// The fields that say what a row is about.
@@ -205,11 +223,19 @@ fn about(row: &Map<String, Value>) -> Vec<(String, String)> {
     own.map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
-/// Fields that every row of both sides has alike.
+/// Fields that say nothing of which row one is: all rows that have them have them alike, and without them no two rows
+/// are the same.
 pub fn common(sides: [&Side; 2]) -> Vec<(String, String)> {
-    let mut keys = sides.into_iter().flat_map(|side| &side.order);
-    let Some(first) = keys.next() else { return Vec::new() };
-    let mut common = first.row.clone();
-    keys.for_each(|key| common.retain(|field| key.row.contains(field)));
-    common
+    let keys = || sides.into_iter().flat_map(|side| &side.order);
+    let rows: BTreeSet<&Vec<(String, String)>> = keys().map(|key| &key.row).collect();
+    let fields: BTreeSet<&(String, String)> = rows.iter().copied().flatten().collect();
+    let is_only = |field: &(String, String)| fields.iter().filter(|f| f.0 == field.0).count() == 1;
+    let alike: Vec<_> = fields.iter().copied().filter(|f| is_only(f)).cloned().collect();
+    let own = |row: &&Vec<(String, String)>| -> Vec<(String, String)> {
+        row.iter().filter(|field| !alike.contains(field)).cloned().collect()
+    };
+    match rows.iter().map(own).collect::<BTreeSet<_>>().len() == rows.len() {
+        true => alike,
+        false => alike.into_iter().filter(|f| rows.iter().all(|row| row.contains(f))).collect(),
+    }
 }
