@@ -228,3 +228,21 @@ fn unreliable_connections_hear_of_no_refusal_on_any_link() {
         assert_eq!(a.state(), QpState::Err, "{link}");
     }
 }
+
+/// A receive may be longer than its region where the message is not.
+#[test]
+fn of_a_receive_only_what_is_written_must_be_allowed_on_any_link() {
+    for (link, mut p) in ["in process", "packets"].into_iter().zip(both()) {
+        let end = queue_pairs::BUF_BYTES as u64;
+        for (bytes, told) in [(8, None), (9, Some(Syndrome::LocalProt))] {
+            p.b.host.rq.post(&[p.b.buf.sge(64, 4), p.b.buf.sge(end - 4, 64)]).unwrap();
+            p.a.buf.put(0, &[7; 9]);
+            let sent = p.send(&SendWr::new(Opcode::Send).payload(&[p.a.buf.data(0, bytes)]));
+            let got = syndromes(&p.received());
+            assert_eq!(got, [told], "{link}, {bytes}");
+            let heard = told.map(|_| Syndrome::RemoteOp);
+            assert_eq!(syndromes(&sent), [heard], "{link}, {bytes}");
+        }
+        assert_eq!(p.b.buf.get(end as usize - 4, 4), [7; 4], "{link}");
+    }
+}

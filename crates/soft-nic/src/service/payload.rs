@@ -141,8 +141,11 @@ impl<'a> Domain<'a> {
         mut each: impl FnMut(Span<'_>, usize, usize) -> Result<(), Vendor>,
     ) -> Result<(), Vendor> {
         for (sge, part, mut at) in parts(entries, |sge| sge.bytes as usize, skip, have) {
-            let key = (sge.lkey.0, sge.addr, sge.bytes);
-            self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
+            // Of an entry only what is written must be allowed, as on the in-process link: a ConnectX and Linux's Soft-RoCE
+            // look at no more of a receive that is longer than its message.
+            let (addr, bytes) = (sge.addr.0.wrapping_add(part.start as u64), part.len());
+            let key = (sge.lkey.0, Iova(addr), bytes as u32);
+            self.regions.walk(self.user, key, 0..bytes, Right::LocalWrite, &mut |span, n| {
                 at += n;
                 self.regions.land_under(span, n);
                 each(span, n, at - n)
