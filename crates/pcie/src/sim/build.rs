@@ -261,6 +261,7 @@ fn add_link(
     };
     if port_ns.is_some() {
         down.credits = down.credits.of_endpoint();
+        up.by_source = true;
     }
     let (own, top) = (nodes.at[id.0], nodes.at[parent.0]);
     let end = port_ns.map_or(own, |ns| {

@@ -70,6 +70,13 @@ pub struct ChannelSpec {
     pub joins: bool,
     /// Bytes of the DLLP (Ack or UpdateFC) that the far end returns for each TLP.
     pub dllp_bytes: u32,
+    /// Each source has a queue of its own, and they take turns, a TLP a turn: the engines of a device
+    /// at its link. So no read request waits for what another engine has to write. Intel's Scalable
+    /// Scatter-Gather DMA has it so (user guide 823097, 3.5 DMA Arbiter), as has AMD's XDMA between
+    /// its channels on the card's side (PG195, C2H Channel). Corundum has a FIFO each for read
+    /// requests, writes and completions, but reads go first (`fpga/lib/pcie/rtl/pcie_us_if_rq.v`,
+    /// `pcie_ptile_if_tx.v`).
+    pub by_source: bool,
 }
 
 impl ChannelSpec {
@@ -88,6 +95,7 @@ impl ChannelSpec {
             peer_gb_per_s: [0.0; 3],
             joins: false,
             dllp_bytes: 0,
+            by_source: false,
         }
     }
 }

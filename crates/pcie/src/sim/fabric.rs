@@ -174,7 +174,8 @@ impl Fabric {
         let mut inputs = Vec::with_capacity(hops.len());
         let mut upstream = NONE;
         for &hop in &hops {
-            inputs.push(self.input(hop, upstream));
+            let own = self.channels[hop as usize].spec.by_source;
+            inputs.push(self.input(hop, if own { hops[0] } else { upstream }));
             upstream = hop;
         }
         let spec = |&h: &u32| &self.channels[h as usize].spec;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::sim::{PathModel, TestBedSpec, predict};
-use crate::topology::{Topology, from_toml};
+use crate::topology::{Topology, builtin, from_toml};
 
 const MACHINE: &str = include_str!("../../machines/esc8000a-e13p.toml");
 
@@ -273,4 +273,36 @@ fn chip_ns_is_in_what_crosses_a_chip() {
     assert_eq!(more(&inside, Flow::write(gpu, id("gpu1"))), 0.0, "one virtual switch");
     let outside = with(&[("crosses = true", "crosses = false")]);
     assert_eq!(more(&outside, Flow::write(gpu, other)), 0.0, "by the root complex");
+}
+
+/// What one device gets that reads host memory and writes it at once, GB/s each.
+fn both_with_host(params: &Params) -> [f64; 2] {
+    let t = builtin("two-root-complexes").unwrap();
+    let (gpu, memory) = (t.of_kind(Kind::Gpu)[0], t.of_kind(Kind::Socket)[0]);
+    let flows = [Flow::read(memory, gpu), Flow::write(gpu, memory)];
+    let rates = simulate_flows(&t, params, &flows).unwrap();
+    [rates[0], rates[1]]
+}
+
+#[test]
+fn a_device_that_reads_and_writes_does_both_at_the_links_rate() {
+    // Gen5 x16. Beside 256 B that it writes there are a header, a DLLP for what it reads, and half
+    // a request of 24 B.
+    let link = 63.015 * 256.0 / (280.0 + 8.0 + 12.0);
+    for tags in [128.0, 256.0, 512.0] {
+        let rates = both_with_host(&Params { copy_tags: tags, ..Params::default() });
+        assert!(rates.iter().all(|rate| rate / link > 0.97), "{tags} tags: {rates:?} {link}");
+    }
+}
+
+#[test]
+fn caps_are_for_peers_alone() {
+    let capped = with(&[("socket = \"s0\"\n", "socket = \"s0\"\np2p_cap_gb_per_s = 5.0\n")]);
+    for t in [with(&[]), capped] {
+        let (gpu, memory) = (t.find("gpu0").unwrap(), t.find("s0").unwrap());
+        for flow in [Flow::read(memory, gpu), Flow::write(gpu, memory)] {
+            let rate = simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0];
+            assert!(rate > 56.0, "{flow:?}: {rate}");
+        }
+    }
 }
