@@ -30,8 +30,6 @@ pub struct RdmaDevice {
     /// Whether it is of software, on a network interface that may be a card's: it has a file
     /// `parent` (rxe), or is an RNIC without a board (siw). `None` where neither is shown.
     pub is_software: Option<bool>,
-    /// Whether its folder `device` is there, where its driver is.
-    pub has_device: bool,
 }
 
 /// A port.
@@ -95,7 +93,7 @@ impl RdmaDevice {
     pub fn may_be_mlx5(&self) -> bool {
         match self.driver.as_deref() {
             Some(driver) => driver == "mlx5_core" && self.is_software.is_none(),
-            None => self.has_device && self.is_software != Some(true) && !self.is_mlx5(),
+            None => self.is_software != Some(true) && !self.is_mlx5(),
         }
     }
 
@@ -164,7 +162,6 @@ fn device(root: &Root, name: String) -> RdmaDevice {
             (false, Seen::Absent, None) => None,
             (false, board, _) => Some(is_rnic && *board == Seen::Absent),
         },
-        has_device: root.has(&format!("{dir}/device")),
         firmware: root.text(&format!("{dir}/fw_ver")),
         image: root.text(&format!("{dir}/sys_image_guid")),
         board,
