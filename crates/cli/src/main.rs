@@ -53,7 +53,7 @@ use cli::CliError;
 #[derive(Debug, Parser)]
 #[command(name = "bellpush", version = cli::version())]
 #[command(after_help = "Exit status: 0 all went well, 1 a verification failed, 2 wrong input or \
-                        something missing. `doctor` has 3 for what is prevented as well; `run` \
+                        something missing.\n`doctor` has 3 for what is prevented as well; `run` \
                         and `trace` end as their program does.")]
 struct Cli {
     #[command(subcommand)]

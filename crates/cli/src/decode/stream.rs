@@ -195,11 +195,10 @@ fn is_another(item: &mut Item, taken: &Taken, before: &Stream) -> bool {
 fn same_service(item: &mut Item, taken: &Taken, before: &Stream) -> bool {
     let same = taken.service == before.service;
     if !same {
-        let (now, then) = (taken.service, before.service);
-        let what = format!(
-            "a packet of {now:?} where those before are of {then:?}: a queue pair has one service"
-        );
-        item.wrong(None, what);
+        let name = |service: Service| format!("{service:?}").to_uppercase();
+        let (now, then) = (name(taken.service), name(before.service));
+        let what = format!("a packet of {now} where those before are of {then}");
+        item.wrong(None, format!("{what}: a queue pair has one service"));
     }
     same
 }

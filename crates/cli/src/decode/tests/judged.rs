@@ -126,7 +126,7 @@ fn a_queue_pair_has_one_service() {
     };
     let found = |second: Vec<u8>| {
         let all = items(Kind::Pcap, &capture_of(&[first.clone(), second]), &Options::default());
-        (wrong(&all).contains("a packet of Uc where those before are of Rc"), notes(&all))
+        (wrong(&all).contains("a packet of UC where those before are of RC"), notes(&all))
     };
     assert!(found(of_uc(2)).0);
     let (judged, told) = found(of_uc(0x80_0000));
