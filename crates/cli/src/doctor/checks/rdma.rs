@@ -75,8 +75,7 @@ pub fn devices(m: &Machine) -> Vec<Finding> {
 }
 
 fn described(device: &RdmaDevice) -> String {
-    let no_card = if device.is_software == Some(true) { "software" } else { "PCI function unseen" };
-    let at = device.address.map_or_else(|| no_card.to_owned(), |a| a.to_string());
+    let at = device.address.map_or_else(|| "software".to_owned(), |a| a.to_string());
     format!("{} ({at})", short(&device.name))
 }
 

@@ -30,6 +30,8 @@ pub struct RdmaDevice {
     /// Whether it is of software, on a network interface that may be a card's: it has a file
     /// `parent` (rxe), or is an RNIC without a board (siw). `None` where neither is shown.
     pub is_software: Option<bool>,
+    /// Whether its folder `device` is there, where its driver is.
+    pub has_device: bool,
 }
 
 /// A port.
@@ -89,11 +91,16 @@ impl RdmaDevice {
         }
     }
 
+    /// Whether it has what a card has, or nothing that says what it is: Soft-RoCE has neither folder nor board.
+    fn may_be_a_card(&self) -> bool {
+        self.has_device || self.is_software.is_none() || self.board.known().is_some()
+    }
+
     /// Whether it may be one of mlx5: its driver or its kind is not shown.
     pub fn may_be_mlx5(&self) -> bool {
         match self.driver.as_deref() {
             Some(driver) => driver == "mlx5_core" && self.is_software.is_none(),
-            None => self.is_software != Some(true) && !self.is_mlx5(),
+            None => self.may_be_a_card() && self.is_software != Some(true) && !self.is_mlx5(),
         }
     }
 
@@ -162,6 +169,7 @@ fn device(root: &Root, name: String) -> RdmaDevice {
             (false, Seen::Absent, None) => None,
             (false, board, _) => Some(is_rnic && *board == Seen::Absent),
         },
+        has_device: root.has(&format!("{dir}/device")),
         firmware: root.text(&format!("{dir}/fw_ver")),
         image: root.text(&format!("{dir}/sys_image_guid")),
         board,
