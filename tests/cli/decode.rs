@@ -209,9 +209,47 @@ fn what_cannot_be_decoded_is_refused_in_a_line() {
         let line = refused(&piped(args, input));
         assert!(line.contains(what), "{line} for {args:?}");
     }
-    // What comes before the fault is told.
-    let file = fs::read(fixtures().join("pingpong.pcap")).unwrap();
-    let cut = piped(&["pcap", "--brief"], &file[..file.len() - 3]);
-    assert!(refused(&cut).contains("passes the file's end"));
+    // What mends it is said of each kind.
+    assert!(refused(&piped(&["pcap"], b"GIF89a")).contains("pcapng and ERF can be decoded"));
+    assert!(refused(&piped(&["wqe"], b"hello\n")).contains("forms of hex"));
+    let healthy = piped(&["cqe"], b"[  1.5] usb 1-1: new device\n");
+    assert!(refused(&healthy).contains("no dump in these 1 lines of a log"));
+}
+
+#[test]
+fn a_capture_that_is_cut_is_decoded_up_to_there() {
+    let mut file = fs::read(fixtures().join("pingpong.pcap")).unwrap();
+    file.truncate(file.len() - 3);
+    let cut = piped(&["pcap", "--brief"], &file);
+    assert_eq!(cut.status.code(), Some(0), "{}", text(&cut));
     assert_eq!(text(&cut).lines().filter(|line| line.starts_with("packet ")).count(), 11);
+    assert!(text(&cut).contains("end: the file ends within packet 12\n"), "{}", text(&cut));
+    file[24 + 16 + 14 + 20 + 8 + 12 + 5] ^= 1;
+    assert_eq!(piped(&["pcap"], &file).status.code(), Some(1), "what is wrong before is");
+}
+
+#[test]
+fn a_capture_of_which_nothing_was_judged_says_so() {
+    let mut file = fs::read(fixtures().join("pingpong.pcap")).unwrap();
+    file[20] = 147;
+    let output = piped(&["pcap", "--brief"], &file);
+    assert_eq!(output.status.code(), Some(0));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "bellpush: 0 of 12 packets are RoCEv2: nothing was judged\n");
+}
+
+#[test]
+fn a_fifo_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
+        .unwrap();
+    // Its end is a program of its own's: one that hangs is ended.
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "20", env!("CARGO_BIN_EXE_bellpush"), "decode", "live"]);
+    let output = command.arg(&fifo).args(["--seconds", "1"]).output().unwrap();
+    let line = refused(&output);
+    assert!(line.contains("not a file that a device's recording grows in"), "{line}");
+    let line = refused(&decode(&["live", "--seconds", "1"]));
+    assert!(line.contains("stdin is none") && line.contains("decode live FILE"), "{line}");
 }

@@ -158,7 +158,11 @@ fn what_is_not_there_is_unseen() {
     let ports =
         ["drop sys/class/infiniband/mlx5_0/ports", "drop sys/class/infiniband/mlx5_1/ports"];
     let state = ports.map(|drop| format!("{drop}/1/state"));
-    let cases: [(&[&str], &str, &str); 4] = [
+    // Whose PCI function is not shown may be one of mlx5, and is not of software.
+    let devices =
+        ["drop sys/class/infiniband/mlx5_0/device", "drop sys/class/infiniband/mlx5_1/device"];
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&devices, "rdma-device", "drivers of mlx5_0, mlx5_1"),
         (&["drop proc/driver/nvidia/version"], "gpu", "version: not there"),
         (&[&state[0], &state[1]], "rdma-port", "state: not there"),
         (&["drop sys/class"], "rdma-device", "/sys/class is not there"),
@@ -274,6 +278,19 @@ fn a_recording_is_the_machine() {
     assert_eq!(fs::read_to_string(to.path().join("env")).unwrap(), "NCCL_DEBUG=INFO\n");
     let again = doctor(&["--root", path, "--record", into]).unwrap_err();
     assert!(again.contains("it is not empty"), "{again}");
+}
+
+/// In a copy that was made by hand, PCI functions may be folders, and no links.
+#[test]
+fn a_copy_without_links_is_recorded() {
+    let (dir, to) = (folder(), folder());
+    let function = dir.path().join("sys/bus/pci/devices/0000:3b:00.0");
+    fs::create_dir_all(&function).unwrap();
+    fs::write(function.join("vendor"), "0x15b3\n").unwrap();
+    let copy = to.path().join("copy");
+    assert_eq!(on(dir.path(), &["--record", copy.to_str().unwrap()]).0, 0);
+    let copied = copy.join("sys/bus/pci/devices/0000:3b:00.0/vendor");
+    assert_eq!(fs::read_to_string(copied).unwrap(), "0x15b3\n");
 }
 
 /// A recording has no name, address or serial number that no check reads.

@@ -1,7 +1,8 @@
 //! The command line of bellpush.
 //!
 //! Exit status: 0 success, 1 a verification failed, 2 invalid input or a missing device or file;
-//! one line on stderr then names the error and its remedy.
+//! one line on stderr then names the error and its remedy. `doctor` has 3 as well; `run` and `trace` end as
+//! their program does.
 
 mod amount;
 mod bench;
@@ -52,7 +53,8 @@ use cli::CliError;
 #[derive(Debug, Parser)]
 #[command(name = "bellpush", version = cli::version())]
 #[command(after_help = "Exit status: 0 all went well, 1 a verification failed, 2 wrong input or \
-                        something missing.")]
+                        something missing.\n`doctor` has 3 for what is prevented as well; `run` \
+                        and `trace` end as their program does.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

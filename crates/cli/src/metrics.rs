@@ -107,7 +107,8 @@ fn status(request: &[u8]) -> u16 {
         [method, path, version] if whole && version.starts_with(b"HTTP/1.") => match (method, path)
         {
             _ if !is_for_here(request) => 403,
-            (b"GET", b"/metrics") => 200,
+            // What a scrape configuration adds as parameters changes nothing.
+            (b"GET", path) if path.split(|&byte| byte == b'?').next() == Some(b"/metrics") => 200,
             (b"GET", _) => 404,
             _ => 405,
         },
@@ -126,6 +127,8 @@ mod tests {
             (b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 200),
             (b"GET /metrics HTTP/1.1\r\nHost: example.org:9464\r\n\r\n", 403),
             (b"GET /metrics HTTP/1.0\r\n\r\n", 200),
+            (b"GET /metrics?module=a HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+            (b"GET /metrics2?a HTTP/1.1\r\n\r\n", 404),
             (b"GET / HTTP/1.1\r\n\r\n", 404),
             (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
             (b"GET /metrics HTTP/1.1\r\n", 400),

@@ -220,8 +220,8 @@ fn find_object() -> Result<PathBuf, CliError> {
     };
     let path = named.or_else(near).unwrap_or_else(|| OBJECT.into());
     let remedy = format!(
-        "build it with 'cargo build -p bellpush-shim', with --release if bellpush was, or name it \
-         in {OBJECT_VARIABLE}"
+        "install a package of bellpush, which has it; or build it with 'cargo build -p bellpush-shim', \
+         with --release if bellpush was; or name it in {OBJECT_VARIABLE}"
     );
     if !path.is_file() {
         return Err(CliError::new(format!("there is no {}", path.display()), remedy));

@@ -11,8 +11,8 @@ use super::packet::Link;
 pub struct Captured<'a> {
     /// Its number, from 1.
     pub number: u64,
-    /// When, in ns since 1970.
-    pub at_ns: u64,
+    /// When, in ns since 1970, if the capture says it.
+    pub at_ns: Option<u64>,
     /// What it begins with, or the link type of one that is not known here.
     pub link: Result<Link, Foreign>,
     /// Its bytes.
@@ -47,6 +47,7 @@ fn link_of(code: u32) -> Result<Link, Foreign> {
         0 | 108 => Link::Loopback,
         113 => Link::Cooked,
         276 => Link::Cooked2,
+        // 197 is ERF's records: `erf::within`.
         _ => return Err(Foreign::Type(code)),
     })
 }
@@ -82,8 +83,23 @@ const MAGIC_US: u32 = 0xa1b2_c3d4;
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 /// Of an old Linux, whose packets' headers have an interface and a protocol, too.
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
+/// How compressed files begin (RFC 1952, RFC 8878, the formats of xz and lz4).
+const COMPRESSED: [(&[u8], &str); 4] = [
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ\0", "xz"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+];
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+
+/// Longest packet of a capture (libpcap, `MAXIMUM_SNAPLEN`), and more than a block around it takes: a length beyond is
+/// damage, and not the end of a file that was still written.
+const MOST_OF_A_PACKET: usize = 262_144;
+const MOST_OF_A_BLOCK: usize = 2 * MOST_OF_A_PACKET;
+
+/// Where a capture ends, if not behind a packet: who captured was killed, or is not done.
+pub type Cut = Option<String>;
 
 /// Hands over the packets of a capture, until `each` says that it is enough.
 ///
@@ -92,7 +108,11 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 pub fn packets(
     bytes: &[u8],
     each: &mut dyn FnMut(Captured<'_>) -> bool,
-) -> Result<(), DecodeError> {
+) -> Result<Cut, DecodeError> {
+    let each = &mut |it: Captured<'_>| match it.link {
+        Err(Foreign::Type(erf::LINK)) => each(erf::within(&it)),
+        _ => each(it),
+    };
     let order = |big| Order { big };
     for big in [false, true] {
         match order(big).u32(bytes, 0) {
@@ -106,7 +126,11 @@ pub fn packets(
     if erf::is(bytes) {
         return erf::packets(bytes, each);
     }
-    Err(DecodeError("it begins neither as pcap nor as pcapng, nor as ERF".into()))
+    let packed = COMPRESSED.iter().find(|(magic, _)| bytes.starts_with(magic));
+    Err(DecodeError(match packed {
+        Some((_, how)) => format!("it is compressed ({how}): unpack it first"),
+        None => "it begins neither as pcap nor as pcapng, nor as ERF".into(),
+    }))
 }
 
 fn classic(
@@ -114,7 +138,7 @@ fn classic(
     order: Order,
     magic: u32,
     each: &mut dyn FnMut(Captured<'_>) -> bool,
-) -> Result<(), DecodeError> {
+) -> Result<Cut, DecodeError> {
     let kind = order.u32(bytes, 20).ok_or_else(|| wrong(0, "the header has 24 bytes"))?;
     let link = link_of(kind & 0xffff);
     let unit = if magic == MAGIC_NS { 1 } else { 1000 };
@@ -124,22 +148,25 @@ fn classic(
         let word = |i: usize| order.u32(bytes, at + i * 4);
         let head = (word(0), word(1), word(2), word(3));
         let (Some(s), Some(fraction), Some(len), Some(whole)) = head else {
-            return Err(wrong(at, "the file ends within a packet's header"));
+            return Ok(Some(format!("the file ends within the header of packet {}", number + 1)));
         };
         let begin = at + head_bytes;
         let packet = begin.checked_add(len as usize).and_then(|end| bytes.get(begin..end));
         let Some(packet) = packet else {
-            return Err(wrong(at, format!("a packet of {len} bytes passes the file's end")));
+            if len as usize > MOST_OF_A_PACKET {
+                return Err(wrong(at, format!("a packet of {len} bytes passes the file's end")));
+            }
+            return Ok(Some(format!("the file ends within packet {}", number + 1)));
         };
         number += 1;
-        let at_ns = u64::from(s) * 1_000_000_000 + u64::from(fraction) * unit;
+        let at_ns = Some(u64::from(s) * 1_000_000_000 + u64::from(fraction) * unit);
         let cut = whole > len;
         if !each(Captured { number, at_ns, link, bytes: packet, cut }) {
-            return Ok(());
+            break;
         }
         at = begin + packet.len();
     }
-    Ok(())
+    Ok(None)
 }
 
 /// An interface of a pcapng section.
@@ -148,7 +175,7 @@ struct Interface {
     link: Result<Link, Foreign>,
     snaplen: u32,
     /// Units of a time stamp in a second.
-    per_second: u64,
+    per_second: u128,
     /// Seconds that a time stamp is behind.
     offset: i64,
 }
@@ -159,12 +186,14 @@ const MOST_INTERFACES: usize = 1 << 16;
 fn next_generation(
     bytes: &[u8],
     each: &mut dyn FnMut(Captured<'_>) -> bool,
-) -> Result<(), DecodeError> {
+) -> Result<Cut, DecodeError> {
     let (mut at, mut number) = (0, 0);
     let mut order = Order { big: false };
     let mut interfaces: Vec<Interface> = Vec::new();
     while at < bytes.len() {
-        let kind = order.u32(bytes, at).ok_or_else(|| wrong(at, "the file ends within a block"))?;
+        let cut =
+            |number: u64| Ok(Some(format!("the file ends within a block after packet {number}")));
+        let Some(kind) = order.u32(bytes, at) else { return cut(number) };
         if kind == SECTION {
             let is = |big| Order { big }.u32(bytes, at + 8) == Some(BYTE_ORDER);
             order.big = is(true);
@@ -173,9 +202,14 @@ fn next_generation(
             }
             interfaces.clear();
         }
-        let len = order.u32(bytes, at + 4).unwrap_or(0) as usize;
+        let Some(len) = order.u32(bytes, at + 4) else { return cut(number) };
+        let len = len as usize;
         let block = at.checked_add(len).and_then(|end| bytes.get(at..end));
-        let Some(block) = block.filter(|_| len >= 12 && len.is_multiple_of(4)) else {
+        let fits = len >= 12 && len.is_multiple_of(4);
+        if block.is_none() && fits && len <= MOST_OF_A_BLOCK {
+            return cut(number);
+        }
+        let Some(block) = block.filter(|_| fits) else {
             return Err(wrong(
                 at,
                 format!("a block of {len} bytes passes the file's end, or is none"),
@@ -195,12 +229,12 @@ fn next_generation(
             number += 1;
             let found = found.ok_or_else(|| wrong(at, "a packet's block that does not fit"))?;
             if !each(Captured { number, ..found }) {
-                return Ok(());
+                break;
             }
         }
         at += len;
     }
-    Ok(())
+    Ok(None)
 }
 
 fn interface(order: Order, body: &[u8]) -> Option<Interface> {
@@ -217,8 +251,8 @@ fn interface(order: Order, body: &[u8]) -> Option<Interface> {
             && let Some(&resolution) = body.get(at + 4)
         {
             let power = u32::from(resolution & 0x7f);
-            let base: u64 = if resolution & 0x80 != 0 { 2 } else { 10 };
-            per_second = base.checked_pow(power).unwrap_or(u64::MAX);
+            let base: u128 = if resolution & 0x80 != 0 { 2 } else { 10 };
+            per_second = base.checked_pow(power).unwrap_or(u128::MAX);
         }
         // if_tsoffset
         if code == 14 && len == 8 {
@@ -235,9 +269,9 @@ fn enhanced<'a>(order: Order, body: &'a [u8], interfaces: &[Interface]) -> Optio
     let stamp = u64::from(word(1)?) << 32 | u64::from(word(2)?);
     let (len, whole) = (word(3)?, word(4)?);
     let bytes = body.get(20..20_usize.checked_add(len as usize)?)?;
-    let at_ns = u128::from(stamp) * 1_000_000_000 / u128::from(of.per_second);
+    let at_ns = u128::from(stamp) * 1_000_000_000 / of.per_second;
     let at_ns = (at_ns as u64).wrapping_add_signed(of.offset.wrapping_mul(1_000_000_000));
-    Some(Captured { number: 0, at_ns, link: of.link, bytes, cut: whole > len })
+    Some(Captured { number: 0, at_ns: Some(at_ns), link: of.link, bytes, cut: whole > len })
 }
 
 fn simple<'a>(order: Order, body: &'a [u8], of: Option<&Interface>) -> Option<Captured<'a>> {
@@ -246,15 +280,17 @@ fn simple<'a>(order: Order, body: &'a [u8], of: Option<&Interface>) -> Option<Ca
     let most = if of.snaplen == 0 { u32::MAX } else { of.snaplen };
     let len = whole.min(most);
     let bytes = body.get(4..4_usize.checked_add(len as usize)?)?;
-    Some(Captured { number: 0, at_ns: 0, link: of.link, bytes, cut: whole > len })
+    Some(Captured { number: 0, at_ns: None, link: of.link, bytes, cut: whole > len })
 }
 
 mod erf {
     //! Records one after the other, without a header of the file: 16 bytes, extension headers, a packet. Numbers are
     //! big-endian, but for the time stamp.
 
-    use super::{Captured, DecodeError, Foreign, Link, wrong};
+    use super::{Captured, Cut, DecodeError, Foreign, Link, wrong};
 
+    /// The link type of captures whose packets are such records (the tcpdump group's list).
+    pub(super) const LINK: u32 = 197;
     const HEAD_BYTES: usize = 16;
     const EXTENSION_BYTES: usize = 8;
     /// In a record's type, and in that of an extension header: another one follows.
@@ -317,25 +353,48 @@ mod erf {
         at > 0
     }
 
+    fn link(kind: u8) -> Result<Link, Foreign> {
+        match kind {
+            kind if ETHERNET.contains(&kind) => Ok(Link::Ethernet),
+            kind if IP.contains(&kind) => Ok(Link::Ip),
+            kind => Err(Foreign::Erf(kind)),
+        }
+    }
+
+    /// What is in a packet of a capture whose packets are records. One that is none stays of a link that is not known.
+    pub(super) fn within<'a>(it: &Captured<'a>) -> Captured<'a> {
+        match record(it.bytes, 0) {
+            Ok(Record { kind, bytes, whole, .. }) => {
+                Captured { link: link(kind), bytes, cut: whole > bytes.len(), ..*it }
+            }
+            Err(_) => *it,
+        }
+    }
+
+    /// Whether the file ends before the record that begins there does.
+    fn is_cut(bytes: &[u8], at: usize) -> bool {
+        let len = bytes.get(at + 10..at + 12).map(|len| u16::from_be_bytes([len[0], len[1]]));
+        len.is_none_or(|len| usize::from(len) >= HEAD_BYTES && at + usize::from(len) > bytes.len())
+    }
+
     pub(super) fn packets(
         bytes: &[u8],
         each: &mut dyn FnMut(Captured<'_>) -> bool,
-    ) -> Result<(), DecodeError> {
+    ) -> Result<Cut, DecodeError> {
         let (mut at, mut number) = (0, 0);
         while at < bytes.len() {
-            let it = record(bytes, at).map_err(|what| wrong(at, what))?;
-            let link = match it.kind {
-                kind if ETHERNET.contains(&kind) => Ok(Link::Ethernet),
-                kind if IP.contains(&kind) => Ok(Link::Ip),
-                kind => Err(Foreign::Erf(kind)),
-            };
             number += 1;
-            let Record { at_ns, bytes, whole, next, .. } = it;
-            if !each(Captured { number, at_ns, link, bytes, cut: whole > bytes.len() }) {
-                return Ok(());
+            if is_cut(bytes, at) {
+                return Ok(Some(format!("the file ends within packet {number}")));
+            }
+            let it = record(bytes, at).map_err(|what| wrong(at, what))?;
+            let Record { kind, at_ns, bytes, whole, next } = it;
+            let (at_ns, cut) = (Some(at_ns), whole > bytes.len());
+            if !each(Captured { number, at_ns, link: link(kind), bytes, cut }) {
+                break;
             }
             at = next;
         }
-        Ok(())
+        Ok(None)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use bellpush_cli::decode::{
     DecodeError, Form, Item, Kind, Link, Live, Options, QueueType, bytes_of, decode, is_queue,
 };
 use bellpush_cli::report::human::printable;
+use rustix::fs::OFlags;
 
 use crate::cli::{CliError, UNVERIFIED};
 use crate::values;
@@ -28,7 +30,7 @@ const MOST_OF_A_DUMP: u64 = 256 << 20;
 pub struct DecodeArgs {
     /// What there is to decode
     what: Kind,
-    /// The file, or - for stdin
+    /// The file, or - for stdin; of what is live, the recording
     #[arg(default_value = "-")]
     file: PathBuf,
     /// Take the input for hex [default: hex if it is text]
@@ -43,7 +45,7 @@ pub struct DecodeArgs {
     /// Index of the first WQE, or of the first CQE since the CQ was made
     #[arg(long, value_name = "N", visible_alias = "index", value_parser = number)]
     wqe_index: Option<u32>,
-    /// Log of the queue's basic blocks (64 bytes), or of the CQ's entries
+    /// log2 of the queue's size in basic blocks of 64 bytes, or of the CQ's entries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=24))]
     queue_log: Option<u32>,
     /// Queue that WQEs are of [default: a send queue, which one their segments tell]
@@ -111,8 +113,13 @@ fn number(text: &str) -> Result<u32, String> {
 /// What some options are for.
 const LIVE: &str = "'decode live'";
 
-fn unread(what: impl std::fmt::Display) -> CliError {
-    CliError::new(what, "see 'bellpush decode --help' for what can be decoded")
+/// What would mend an input of a kind that cannot be decoded.
+fn remedy(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pcap => "pcap, pcapng and ERF can be decoded, uncompressed",
+        Kind::Record | Kind::Live => "name a file that 'bellpush run --record' wrote",
+        _ => "docs/decode.md has the forms of hex, and what options say of the bytes",
+    }
 }
 
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
@@ -169,6 +176,11 @@ impl DecodeArgs {
         Ok(())
     }
 
+    /// An input, or another file, that cannot be decoded.
+    fn unread(&self, file: &Path, what: impl std::fmt::Display) -> CliError {
+        CliError::new(format!("{}: {what}", file.display()), remedy(self.what))
+    }
+
     fn options(&self) -> Result<Options, CliError> {
         let form = match (self.hex, self.binary) {
             (true, _) => Form::Hex,
@@ -192,16 +204,15 @@ impl DecodeArgs {
         let guess = Options { form: Form::Guess, ..plain.clone() };
         let other = |path: &Path| {
             let bytes = read(path, MOST_OF_A_DUMP)?;
-            bytes_of(&bytes, &guess).map_err(|e| unread(format!("{}: {e}", path.display())))
+            bytes_of(&bytes, &guess).map_err(|e| self.unread(path, e))
         };
         let sq = self.sq.as_deref().map(other).transpose()?;
         if let (Some(sq), Some(path)) = (&sq, &self.sq) {
-            is_queue(sq).map_err(|e| unread(format!("{}: {e}", path.display())))?;
+            is_queue(sq).map_err(|e| self.unread(path, e))?;
         }
         let record = |path: &Path| {
             <[u8; 8]>::try_from(other(path)?).map_err(|bytes| {
-                let what = format!("{} bytes are no doorbell record of 8", bytes.len());
-                unread(format!("{}: {what}", path.display()))
+                self.unread(path, format!("{} bytes are no doorbell record of 8", bytes.len()))
             })
         };
         Ok(Options { sq, record: self.dbr.as_deref().map(record).transpose()?, ..plain })
@@ -220,7 +231,7 @@ pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
     let mut out = Out::new(args);
     let decoded = decode(kind, &bytes, &options, &mut |item| out.item(&item));
     let wrong = out.finish()?;
-    decoded.map_err(|e| unread(format!("{}: {e}", args.file.display())))?;
+    decoded.map_err(|e| args.unread(&args.file, e))?;
     Ok(if wrong { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS })
 }
 
@@ -233,12 +244,18 @@ const SECONDS: u32 = 10;
 
 /// Follows a recording that is being written.
 fn live(args: &DecodeArgs, options: &Options) -> Result<ExitCode, CliError> {
-    let named = |e: io::Error| unread(format!("{}: {e}", args.file.display()));
-    let mut file = File::open(&args.file).map_err(named)?;
+    if args.file.as_os_str() == "-" {
+        let what = "'decode live' follows a file, and stdin is none";
+        return Err(CliError::new(what, "name the recording: 'bellpush decode live FILE'"));
+    }
+    let named = |e: io::Error| args.unread(&args.file, e);
+    // A FIFO that nobody writes to would be waited for.
+    let at_once = OFlags::NONBLOCK.bits() as i32;
+    let mut file =
+        File::options().read(true).custom_flags(at_once).open(&args.file).map_err(named)?;
     let there = file.metadata().map_err(named)?;
     if !there.is_file() {
-        let what = "not a file that a device's recording grows in";
-        return Err(unread(format!("{}: {what}", args.file.display())));
+        return Err(args.unread(&args.file, "not a file that a device's recording grows in"));
     }
     let until = Instant::now() + Duration::from_secs(args.seconds.unwrap_or(SECONDS).into());
     let (mut out, mut live) = (Out::new(args), Live::new(options, args.qpn));
@@ -275,7 +292,7 @@ fn live(args: &DecodeArgs, options: &Options) -> Result<ExitCode, CliError> {
     }
     let wrong = out.finish()?;
     match failed {
-        Some(error) => Err(unread(format!("{}: {error}", args.file.display()))),
+        Some(error) => Err(args.unread(&args.file, error)),
         None => Ok(if wrong { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS }),
     }
 }
@@ -285,7 +302,11 @@ struct Out {
     to: BufWriter<io::StdoutLock<'static>>,
     json: bool,
     brief: bool,
+    /// Whether a capture of which nothing was judged is told of.
+    capture: bool,
     items: u64,
+    packets: u64,
+    roce: u64,
     wrong: bool,
     failed: Option<io::Error>,
 }
@@ -293,7 +314,17 @@ struct Out {
 impl Out {
     fn new(args: &DecodeArgs) -> Self {
         let to = BufWriter::new(io::stdout().lock());
-        Self { to, json: args.json, brief: args.brief, items: 0, wrong: false, failed: None }
+        Self {
+            to,
+            json: args.json,
+            brief: args.brief,
+            capture: args.what == Kind::Pcap,
+            items: 0,
+            packets: 0,
+            roce: 0,
+            wrong: false,
+            failed: None,
+        }
     }
 
     fn write(&mut self, item: &Item) -> io::Result<()> {
@@ -311,6 +342,8 @@ impl Out {
     fn item(&mut self, item: &Item) -> bool {
         self.failed = self.write(item).err();
         self.items += 1;
+        self.packets += u64::from(item.kind == "packet");
+        self.roce += u64::from(item.is_roce());
         self.wrong |= !item.wrong.is_empty();
         self.failed.is_none()
     }
@@ -338,7 +371,15 @@ impl Out {
             Some(e) if e.kind() != io::ErrorKind::BrokenPipe => {
                 Err(CliError::new(format!("cannot write all of it: {e}"), "make room"))
             }
-            _ => Ok(self.wrong),
+            _ => {
+                // Status 0 would read as if all of them were right.
+                if self.capture && self.packets > 0 && self.roce == 0 {
+                    let packets = self.packets;
+                    let what = format!("0 of {packets} packets are RoCEv2: nothing was judged");
+                    let _ = writeln!(io::stderr(), "bellpush: {what}"); // stderr may be closed
+                }
+                Ok(self.wrong)
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bellpush::wire::fields::{Field, Layout, Value};
+use bellpush::wire::fields::{BTH, Field, Layout, Value};
 use serde_json::json;
 
 use super::names::meaning;
@@ -45,7 +45,7 @@ pub struct Remark {
 /// A WQE, a CQE, a doorbell, a record or a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Item {
-    /// What it is: `wqe`, `receive`, `cqe`, `doorbell`, `dbr`, `packet`.
+    /// What it is: `wqe`, `receive`, `cqe`, `doorbell`, `dbr`, `packet`; `end` of a file that ends within something.
     pub kind: &'static str,
     /// Where it is from: an offset in the input, a number in a capture, a time in a recording.
     pub place: String,
@@ -158,6 +158,12 @@ impl Item {
         }
     }
 
+    /// Leaves out what a field of the last segment is said to mean: here it means nothing.
+    pub(super) fn unmeant(&mut self, name: &str) {
+        let shown = self.parts.last_mut().into_iter().flat_map(|part| &mut part.fields);
+        shown.filter(|field| field.name == name).for_each(|field| field.meaning = None);
+    }
+
     /// Shows bytes that have no fields.
     pub(super) fn bytes(&mut self, name: &str, at: usize, bytes: &[u8]) {
         let shown = Shown {
@@ -168,6 +174,11 @@ impl Item {
             meaning: None,
         };
         self.parts.push(Part { name: name.into(), at, fields: vec![shown] });
+    }
+
+    /// Whether it is a packet of RoCEv2: one with a base transport header.
+    pub fn is_roce(&self) -> bool {
+        self.parts.iter().any(|part| part.name == BTH.name)
     }
 
     /// In words: a line, and unless that is enough its fields; then what is wrong and what else there is to say.

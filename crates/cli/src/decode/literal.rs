@@ -19,6 +19,10 @@ pub(super) fn literal(line: &str) -> Option<Literal<'_>> {
         return Some(Literal::Nothing);
     }
     let value = line.split_once('=').map(|(_, value)| value.trim_start());
+    if is_decimal(value.unwrap_or(line)) {
+        let what = "a list of numbers that may be decimal or hex: print bytes.hex(), or write 0x";
+        return Some(Literal::Bytes(Err(what.into())));
+    }
     if let Some(bytes) = python(value.unwrap_or(line)) {
         return Some(Literal::Bytes(bytes));
     }
@@ -35,6 +39,18 @@ pub(super) fn literal(line: &str) -> Option<Literal<'_>> {
         return escaped(line).err().map(|what| Literal::Bytes(Err(what)));
     }
     None
+}
+
+/// Whether a list is what Python and JSON print of numbers: decimal, without leading zeros.
+fn is_decimal(list: &str) -> bool {
+    let Some(inner) = list.strip_prefix('[') else { return false };
+    let inner = inner.trim_end_matches([']', ',', ';']);
+    let is = |word: &str| {
+        word.bytes().all(|b| b.is_ascii_digit())
+            && word.parse::<u8>().is_ok_and(|n| n.to_string() == word)
+    };
+    let mut words = inner.split(',').map(str::trim);
+    inner.contains(',') && words.all(is)
 }
 
 /// Pairs of digits with colons or dashes between, apart.

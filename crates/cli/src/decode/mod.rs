@@ -265,7 +265,7 @@ pub fn decode(
     }
     let dumps = dumps(bytes, options, kind == Kind::Packet)?;
     if dumps.iter().all(|dump| dump.bytes.is_empty()) {
-        return Err(DecodeError("there are no bytes in it".into()));
+        return Err(nothing(bytes));
     }
     let mut streams = Streams::default();
     // Options are about what was asked for, and not about what a log has beside it.
@@ -320,15 +320,30 @@ pub fn decode(
     Ok(())
 }
 
+/// Why nothing is decoded of an input in which there are no bytes.
+fn nothing(bytes: &[u8]) -> DecodeError {
+    let text = text::without_escapes(bytes);
+    let text = String::from_utf8_lossy(&text);
+    if !text.lines().any(log::is_log) {
+        return DecodeError("there are no bytes in it".into());
+    }
+    let lines = text.lines().count();
+    DecodeError(format!(
+        "no dump in these {lines} lines of a log: one follows a line with \"dump error cqe\" (the kernel) or \"got \
+         completion with error\" (libmlx5)"
+    ))
+}
+
 const DOUBTFUL: &str = "words were taken as big-endian, as the device has them; gdb and plain hexdump print words of \
                         the host: --host-words";
 
 fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), DecodeError> {
     let mut streams = Streams::default();
     let mut more = true;
-    capture::packets(bytes, &mut |it| {
-        let (s, ns) = (it.at_ns / 1_000_000_000, it.at_ns % 1_000_000_000);
-        let place = format!("packet {}, {s}.{ns:09} s", it.number);
+    let cut = capture::packets(bytes, &mut |it| {
+        let time =
+            it.at_ns.map(|ns| format!(", {}.{:09} s", ns / 1_000_000_000, ns % 1_000_000_000));
+        let place = format!("packet {}{}", it.number, time.unwrap_or_default());
         let link = match it.link {
             Ok(link) => link,
             Err(foreign) => {
@@ -346,9 +361,15 @@ fn captured(bytes: &[u8], each: &mut dyn FnMut(Item) -> bool) -> Result<(), Deco
         more = each(item);
         more
     })?;
+    if let Some(cut) = cut {
+        let mut item = Item::new("end", "end");
+        item.summary = cut;
+        item.note(None, "what comes before is whole: who captured was killed, or was not done");
+        more = each(item);
+    }
     let unfinished = streams.unfinished();
     if more && !unfinished.is_empty() {
-        let mut item = Item::new("packet", "end");
+        let mut item = Item::new("end", "end");
         item.summary = format!("the capture ends within {} messages", unfinished.len());
         for line in unfinished {
             item.note(None, line);

@@ -80,6 +80,7 @@ pub(super) fn packet_opcode(opcode: Opcode) -> String {
         Service::Dc => "DC",
         Service::Cnp => return "CNP".into(),
     };
+    let own = if opcode.service() == Service::Dc { " (bellpush's own code)" } else { "" };
     let operation = match opcode.operation() {
         Op::SendFirst => "SEND First",
         Op::SendMiddle => "SEND Middle",
@@ -108,7 +109,20 @@ pub(super) fn packet_opcode(opcode: Opcode) -> String {
         Op::MaskedFetchAdd => "masked FetchAdd (bellpush's own code)",
         Op::Cnp => "CNP",
     };
-    format!("{service} {operation}")
+    // Masked atomics of a dynamic connection say it already.
+    let own = if operation.ends_with(')') { "" } else { own };
+    format!("{service} {operation}{own}")
+}
+
+/// What there is to say of a packet's opcode that is not decoded and that InfiniBand does not reserve (vol. 1, 9.2.1,
+/// table "OpCode field").
+pub(super) fn foreign_opcode(code: u8) -> Option<&'static str> {
+    match code {
+        // Up to RESYNC.
+        0x40..=0x55 => Some("of RD, whose packets are not decoded"),
+        0xc0.. => Some("manufacturer-specific: what it is is not published"),
+        _ => None,
+    }
 }
 
 /// An AETH syndrome in words.

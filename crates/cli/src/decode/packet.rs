@@ -10,12 +10,12 @@ use bellpush::wire::fields::{
     BTH, COOKED, COOKED2, ETHERNET, ICRC, IPV4, IPV6, Layout, MAD, UDP, VLAN, extensions,
 };
 use bellpush::wire::roce::{
-    Addresses, BTH_BYTES, Bth, Envelope, ICRC_BYTES, IpError, MAX_PACKET_BYTES, Opcode, Packet,
-    PacketError, ROCE_PORT, Reth,
+    Addresses, BTH_BYTES, Bth, Envelope, ICRC_BYTES, IpError, MAX_PACKET_BYTES, Opcode, Operation,
+    Packet, PacketError, ROCE_PORT, Reth,
 };
 
 use super::item::Item;
-use super::names::{aeth, ethertype, packet_opcode};
+use super::names::{aeth, ethertype, foreign_opcode, packet_opcode};
 use super::placement;
 
 /// What a packet begins with.
@@ -314,6 +314,12 @@ fn envelope(item: &mut Item, ip: &mut [u8], at: usize) -> Option<Envelope> {
     }
     match Envelope::parse(ip) {
         Ok((envelope, _)) => Some(envelope),
+        Err(IpError::Header(first)) if first >> 4 == 4 => {
+            let words = first & 0xf;
+            let what = "which bellpush does not carry: neither the ICRC nor PSNs are checked";
+            item.wrong(at, format!("IPv4 options (ihl {words}), {what}"));
+            None
+        }
         Err(error) => {
             item.wrong(at, error.to_string());
             None
@@ -323,6 +329,21 @@ fn envelope(item: &mut Item, ip: &mut [u8], at: usize) -> Option<Envelope> {
 
 /// BTH to ICRC, between two offsets; of the bytes up to `have` are the packet's, and zeros stand for the others.
 fn roce(
+    item: &mut Item,
+    all: &[u8],
+    range: Range<usize>,
+    have: usize,
+    around: &Around,
+) -> Option<Seen> {
+    let seen = transport(item, all, range, have, around);
+    if let Some(Envelope { addresses, src_port, .. }) = around.envelope {
+        let (from, to) = (addresses.src(), addresses.dst());
+        item.summary += &format!(", from {from} port {src_port} to {to}");
+    }
+    seen
+}
+
+fn transport(
     item: &mut Item,
     all: &[u8],
     Range { start: at, end }: Range<usize>,
@@ -342,7 +363,10 @@ fn roce(
         let placed = placement::request(item, all, at..end, have, around.cut);
         if !placed {
             item.summary = format!("RoCEv2, opcode {code:#04x}");
-            item.wrong(at, format!("opcode {code:#04x} is not known"));
+            match foreign_opcode(code) {
+                Some(what) => item.note(at, format!("opcode {code:#04x} is {what}")),
+                None => item.wrong(at, format!("opcode {code:#04x} is not known")),
+            }
         }
         icrc(item, all, at, end, around);
         let (true, Some(envelope)) = (placed, around.envelope) else { return part };
@@ -369,12 +393,15 @@ fn roce(
         Ok(packet) => {
             let (from, len) = (next, packet.payload.len());
             let pad = room - from - len;
-            item.summary += &format!(", {len} bytes");
+            item.summary += &extent(packet);
             if !around.cut {
                 payload(item, &all[from..from + len], from, packet);
                 if pad > 0 && all[from + len..room].iter().any(|&byte| byte != 0) {
                     item.note(from + len, "the pad is not zero");
                 }
+            }
+            if opcode == Opcode::CNP {
+                congestion(item, bytes, at);
             }
             message(item, packet, next);
         }
@@ -413,6 +440,31 @@ fn summary(opcode: Opcode, bytes: &[u8], at: usize) -> String {
     line
 }
 
+/// What a packet carries or asks for.
+fn extent(packet: &Packet<'_>) -> String {
+    let ext = &packet.headers.ext;
+    let opcode = packet.headers.bth.opcode;
+    match (ext.reth, ext.atomic) {
+        _ if opcode == Opcode::CNP => String::new(),
+        (Some(Reth { addr, rkey, bytes }), _) if opcode.operation() == Operation::ReadRequest => {
+            format!(", {bytes} bytes at {:#x}, rkey {:#x}", addr.0, rkey.0)
+        }
+        (_, Some(atomic)) => format!(", at {:#x}, rkey {:#x}", atomic.addr.0, atomic.rkey.0),
+        _ => format!(", {} bytes", packet.payload.len()),
+    }
+}
+
+/// A congestion notification has BECN 1, and no place in a sequence (annex A17.9.3).
+fn congestion(item: &mut Item, bth: &[u8], at: usize) {
+    let number = |name| BTH.number(name, bth).unwrap_or(0);
+    if number("BECN") == 0 {
+        item.wrong(at + 4, "a CNP without BECN: the bit is what it notifies of");
+    }
+    if let psn @ 1.. = number("PSN") {
+        item.note(at + 8, format!("PSN {psn}: ConnectX's CNPs have 0"));
+    }
+}
+
 /// What a request asks for that it may not.
 fn message(item: &mut Item, packet: &Packet<'_>, at: usize) {
     let ext = &packet.headers.ext;
@@ -445,7 +497,7 @@ fn icrc(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) {
     }
     item.part(&ICRC, all, place);
     let Some(envelope) = around.envelope else {
-        let headers = if at == 0 { "are not here" } else { "are wrong" };
+        let headers = if at == 0 { "are not here" } else { "are wrong or have options" };
         item.note(
             place,
             format!("the ICRC covers IP and UDP headers, which {headers}: it is not checked"),

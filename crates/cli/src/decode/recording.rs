@@ -104,7 +104,7 @@ impl Reading {
                 let (mut item, seen) = packet(at, bytes, Link::Bth, &around);
                 item.summary = format!("{} {}", if sent { "sent" } else { "got" }, item.summary);
                 if cut {
-                    item.note(None, "the recording has no payload of it (--record-payload)");
+                    item.summary += ", payload not recorded";
                 }
                 if let Some(seen) = seen {
                     self.streams.take(&mut item, &seen);
@@ -212,9 +212,19 @@ pub(super) fn all(
     options: &Options,
     each: &mut dyn FnMut(Item) -> bool,
 ) -> Result<(), DecodeError> {
-    let mut reading = Reading::default();
-    formats(bytes.to_vec(), &mut |it| reading.item(it, options).is_none_or(&mut *each))
-        .map_err(|error| DecodeError(error.to_string()))
+    let (mut reading, mut more) = (Reading::default(), true);
+    let mut take = |it| {
+        more = reading.item(it, options).is_none_or(&mut *each);
+        more
+    };
+    let closed = formats(bytes.to_vec(), &mut take).map_err(|it| DecodeError(it.to_string()))?;
+    if more && !closed {
+        let mut item = Item::new("end", "end");
+        item.summary = "the recording stops here, and its device was not closed".into();
+        item.note(None, "its program was killed or runs on, or the file is cut");
+        each(item);
+    }
+    Ok(())
 }
 
 /// A recording that a running program's device writes, as far as it has come.

@@ -48,8 +48,19 @@ struct Stream {
     /// The same behind the highest that was seen.
     high: (Psn, u32),
     state: State,
+    /// What the queue pair is of: it has one service.
+    service: Service,
     /// UDP's source port.
     port: u16,
+}
+
+/// What a packet is that a stream has, and the PSNs that it takes: at least, and perhaps more.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    service: Service,
+    port: u16,
+    psn: Psn,
+    takes: (u32, u32),
 }
 
 /// The streams of a capture.
@@ -108,43 +119,45 @@ impl Streams {
         let key = (from, to, seen.bth.dest.0, operation.is_request());
         let before = self.all.get(&key).copied();
         let psn = seen.bth.psn;
-        let before = before.filter(|before| !is_another(item, (seen.port, psn), before));
+        let taken = Taken { service: opcode.service(), port: seen.port, psn, takes: takes(seen) };
+        let before = before.filter(|before| !is_another(item, &taken, before));
         let responses = operation.is_read_response();
-        let follows = before.is_some_and(|before| sequence(item, psn, responses, &before));
+        let follows = before.is_some_and(|before| {
+            same_service(item, &taken, &before) && sequence(item, psn, responses, &before)
+        });
         let state = before.filter(|_| follows).map_or(State::Unknown, |before| before.state);
         let state = message(item, seen, state);
-        self.goes_on(key, before, (psn, takes(seen)), state, seen.port);
+        self.goes_on(key, before, &taken, state);
     }
 
     /// A request of one packet: a message of its own.
     fn single(&mut self, item: &mut Item, seen: &Single) {
         let key = (seen.addresses.src(), seen.addresses.dst(), seen.dest, true);
         let before = self.all.get(&key).copied();
-        let before = before.filter(|before| !is_another(item, (seen.port, seen.psn), before));
-        let follows = before.is_some_and(|before| sequence(item, seen.psn, false, &before));
+        // FLUSH and ATOMIC WRITE are of RC alone.
+        let (service, port, psn) = (Service::Rc, seen.port, seen.psn);
+        let taken = Taken { service, port, psn, takes: (1, 0) };
+        let before = before.filter(|before| !is_another(item, &taken, before));
+        let follows = before.is_some_and(|before| {
+            same_service(item, &taken, &before) && sequence(item, psn, false, &before)
+        });
         if let Some(Stream { state: State::Within(open), .. }) = before.filter(|_| follows) {
             let what = format!("another request, and {:?} has had no Last", open.operation);
             item.wrong(None, what);
         }
-        self.goes_on(key, before, (seen.psn, (1, 0)), State::Between, seen.port);
+        self.goes_on(key, before, &taken, State::Between);
     }
 
-    /// Where a stream is behind a packet that takes so many PSNs, at least, and perhaps more.
-    fn goes_on(
-        &mut self,
-        key: Key,
-        before: Option<Stream>,
-        (psn, (least, slack)): (Psn, (u32, u32)),
-        state: State,
-        port: u16,
-    ) {
+    /// Where a stream is behind a packet.
+    fn goes_on(&mut self, key: Key, before: Option<Stream>, taken: &Taken, state: State) {
+        let &Taken { service, port, psn, takes: (least, slack) } = taken;
         if before.is_none() && self.all.len() >= MOST && !self.all.contains_key(&key) {
             return;
         }
         let next = psn.plus(least);
         let behind = before.filter(|before| next.before(before.high.0));
         let high = behind.map_or((next, slack), |before| before.high);
-        self.all.insert(key, Stream { next, slack, high, state, port });
+        self.all.insert(key, Stream { next, slack, high, state, service, port });
     }
 
     /// Messages that have begun, and of which the last packet is not there.
@@ -162,16 +175,32 @@ impl Streams {
 }
 
 /// Whether the packet is of another connection than those before it: numbers of queue pairs are used again, and a
-/// connection keeps its source port (annex A17). Of one that lost packets the PSN goes on close by.
-fn is_another(item: &mut Item, (port, psn): (u16, Psn), before: &Stream) -> bool {
+/// connection keeps its source port (annex A17) and its service. Of one that lost packets the PSN goes on close by.
+fn is_another(item: &mut Item, taken: &Taken, before: &Stream) -> bool {
     const CLOSE: i32 = 1 << 12;
-    let distance = psn.distance(before.next);
-    let another = port != before.port && !(-CLOSE..=CLOSE).contains(&distance);
+    let differs = match (taken.port != before.port, taken.service != before.service) {
+        (true, _) => "source port",
+        (_, true) => "service",
+        (false, false) => return false,
+    };
+    let another = !(-CLOSE..=CLOSE).contains(&taken.psn.distance(before.next));
     if another {
-        let what = "another source port and another PSN: taken for another connection";
+        let what = format!("another {differs} and another PSN: taken for another connection");
         item.note(None, what);
     }
     another
+}
+
+/// Whether the packet is of the service that those before it are of.
+fn same_service(item: &mut Item, taken: &Taken, before: &Stream) -> bool {
+    let same = taken.service == before.service;
+    if !same {
+        let name = |service: Service| format!("{service:?}").to_uppercase();
+        let (now, then) = (name(taken.service), name(before.service));
+        let what = format!("a packet of {now} where those before are of {then}");
+        item.wrong(None, format!("{what}: a queue pair has one service"));
+    }
+    same
 }
 
 /// Whether the packet follows the one before.

@@ -49,8 +49,9 @@ fn words(syndrome: Syndrome) -> Words {
         ),
         Syndrome::LocalAccess => Words(
             "IBV_WC_LOC_ACCESS_ERR",
-            "a protection error at the responder's own buffer",
-            "a receive whose lkey or address is wrong for the message that came",
+            "a protection error on a buffer of this side, while an RDMA WRITE with immediate of the peer was carried out",
+            "a buffer that was deregistered, or that may not be written; a wrong lkey of a receive that a SEND takes is \
+             IBV_WC_LOC_PROT_ERR",
         ),
         Syndrome::RemoteInvalReq => Words(
             "IBV_WC_REM_INV_REQ_ERR",

@@ -14,6 +14,7 @@ use super::*;
 
 mod captures;
 mod hex;
+mod judged;
 mod live;
 mod nic;
 mod placement;
@@ -170,7 +171,7 @@ fn every_syndrome_is_explained() {
 
 #[test]
 fn each_fault_of_an_entry_is_named() {
-    let right = Cqe::requester(Qpn(7), 0x0a, 5, 64).emit(1);
+    let right = Cqe::requester(Qpn(7), 0x10, 5, 64).emit(1);
     let ring = Options { index: Some(16), queue_log: Some(4), ..Options::default() };
     assert_eq!(wrong(&items(Kind::Cqe, &right, &ring)), "", "the second lap");
     let first = Options { index: Some(15), ..ring.clone() };
@@ -469,13 +470,6 @@ fn captures_of_both_kinds_are_read() {
         assert!(wrong(&all).contains("PSN 3 where 2 is due"));
     }
     let file = capture_of(&packets);
-    let mut count = 0;
-    let cut = decode(Kind::Pcap, &file[..file.len() - 3], &Options::default(), &mut |_| {
-        count += 1;
-        true
-    });
-    assert!(cut.unwrap_err().0.contains("passes the file's end"));
-    assert_eq!(count, 1, "what comes before is told");
     let none = decode(Kind::Pcap, &file[1..], &Options::default(), &mut |_| true).unwrap_err();
     assert!(none.0.contains("neither as pcap nor as pcapng"));
     let none = decode(Kind::Record, &file, &Options::default(), &mut |_| true).unwrap_err();

@@ -240,7 +240,10 @@ impl Reader {
             return Ok(());
         }
         if !self.repeats || self.row.is_empty() {
-            return Err(format!("{missing} bytes before {at:#x} are not there"));
+            // As xxd -d counts.
+            let decimal = format!("{at:x}").parse() == Ok(end);
+            let how = if decimal { ": offsets seem to be decimal, and xxd writes hex" } else { "" };
+            return Err(format!("{missing} bytes before {at:#x} are not there{how}"));
         }
         if missing > (MOST - self.total) as u64 {
             return Err(format!("'*' stands for more than {MOST} bytes"));

@@ -74,10 +74,33 @@ fn checked(wqe: &[u8], ctrl: &Ctrl, sends: Sends) -> Result<(), WqeError> {
     }
 }
 
+/// `op_mod` of an MMO that copies memory, the one whose segments are known (libmlx5, `MLX5_OPC_MOD_MMO_DMA`).
+const MMO_COPY: u8 = 1;
+
+/// Names a WQE whose opcode is known, and whose segments are not.
+fn undecoded(ctrl: &Ctrl, opcode: Option<Opcode>) -> Option<String> {
+    match opcode {
+        Some(Opcode::Mmo) if ctrl.op_mod != MMO_COPY => {
+            Some(format!("MMO with opmod {:#04x}", ctrl.op_mod))
+        }
+        Some(_) => None,
+        None => wqe_opcode(ctrl.opcode.into()).map(str::to_owned),
+    }
+}
+
+/// Whether a data segment is the one that ends a receive's list.
+fn ends_list(segment: &Segment, wqe: &[u8]) -> bool {
+    segment.layout == &DATA
+        && DATA.number("lkey", &wqe[segment.at..]) == Some(INVALID_LKEY.0.into())
+}
+
 /// Shows the segments of a walk.
 fn show(item: &mut Item, wqe: &[u8], walked: &Walk) {
     for segment in &walked.segments {
         item.part(segment.layout, wqe, segment.at);
+        if ends_list(segment, wqe) {
+            item.unmeant("byte_count");
+        }
         if let Body::Inline(at, len) = segment.body {
             item.bytes("inline data", at, &wqe[at..at + len]);
         }
@@ -126,7 +149,9 @@ pub(super) fn send(
         item.note(16, format!("taken for a WQE of {}; --qp says otherwise", names(sends)));
     }
     let ethernet = queue == QueueType::Eth;
-    let walked = if ethernet { control(wqe) } else { walk(wqe, sends) };
+    let undecoded = undecoded(&ctrl, opcode);
+    let alone = ethernet || undecoded.is_some();
+    let walked = if alone { control(wqe) } else { walk(wqe, sends) };
     show(&mut item, wqe, &walked);
     if let Some(rest) = wqe.get(DS_BYTES..).filter(|rest| ethernet && !rest.is_empty()) {
         item.bytes("segments of Ethernet", DS_BYTES, rest);
@@ -134,8 +159,11 @@ pub(super) fn send(
     }
     place_in_queue(&mut item, &ctrl, bytes.len(), known);
     code(&mut item, &ctrl, opcode);
-    if ethernet {
-        // Not those that the opcode has on a queue pair.
+    if let Some(what) = &undecoded {
+        item.note(0, format!("the segments of {what} are not decoded"));
+    }
+    if alone {
+        // Segments that are not those of a queue pair's opcode, or that nobody knows here.
     } else if need <= bytes.len() && ctrl.ds > 0 {
         segments(&mut item, wqe, &ctrl, sends, &walked);
     } else if let Some(at) = walked.beyond.filter(|_| ctrl.ds > 0) {
@@ -187,18 +215,15 @@ fn place_in_queue(item: &mut Item, ctrl: &Ctrl, have: usize, known: &Known) {
 
 /// Opcode, its modifier, the fence.
 fn code(item: &mut Item, ctrl: &Ctrl, opcode: Option<Opcode>) {
-    match (opcode, wqe_opcode(ctrl.opcode.into())) {
-        (None, None) => item.wrong(0, format!("opcode {:#04x} is not known", ctrl.opcode)),
-        (None, Some(name)) => {
-            item.note(0, format!("the segments of {name} are not decoded"));
-        }
-        (Some(opcode), _) => {
-            let takes = opcode.masked().is_some()
-                || matches!(opcode, Opcode::Mmo | Opcode::Umr | Opcode::TagMatching);
-            if ctrl.op_mod != 0 && !takes {
-                item.wrong(0, format!("opmod is {:#04x}, and the opcode has none", ctrl.op_mod));
-            }
-        }
+    if wqe_opcode(ctrl.opcode.into()).is_none() {
+        item.wrong(0, format!("opcode {:#04x} is not known", ctrl.opcode));
+    }
+    let takes = |opcode: Opcode| {
+        opcode.masked().is_some()
+            || matches!(opcode, Opcode::Mmo | Opcode::Umr | Opcode::TagMatching)
+    };
+    if ctrl.op_mod != 0 && opcode.is_some_and(|opcode| !takes(opcode)) {
+        item.wrong(0, format!("opmod is {:#04x}, and the opcode has none", ctrl.op_mod));
     }
     let shown = |part: &super::item::Part, name: &str| {
         part.fields.iter().find(|field| field.name == name).map(|field| field.value.clone())
@@ -217,8 +242,8 @@ fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Wal
     } else if known.is_some()
         && let Err(error) = checked(wqe, ctrl, sends)
     {
-        let at = if let WqeError::Segment(at) = error { at } else { 0 };
-        item.wrong(at, error.to_string());
+        let (at, what) = malformed(&error, wqe, ctrl, walked);
+        item.wrong(at, what);
     } else if let Some(opcode) = known {
         let padded = opcode == Opcode::Umr;
         let rest = wqe.get(walked.end..).unwrap_or_default();
@@ -238,12 +263,34 @@ fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Wal
         }
     }
     for segment in walked.segments.iter().filter(|segment| segment.layout == &DATA) {
-        let number = |name| DATA.number(name, &wqe[segment.at..]);
-        if number("lkey") == Some(INVALID_LKEY.0.into()) {
+        if ends_list(segment, wqe) {
             item.note(segment.at + 4, "lkey 0x100 is the invalid key that ends receives' lists");
-        } else if number("byte_count") == Some(0) {
+        } else if DATA.number("byte_count", &wqe[segment.at..]) == Some(0) {
             item.note(segment.at, "byte_count 0 means 2^31 bytes");
         }
+    }
+}
+
+/// Why a WQE cannot be, and the offset that it is about.
+fn malformed(error: &WqeError, wqe: &[u8], ctrl: &Ctrl, walked: &Walk) -> (usize, String) {
+    let opcode = Opcode::from_code(ctrl.opcode);
+    let name = wqe_opcode_or_code(ctrl.opcode);
+    match error {
+        WqeError::Opcode(_) if opcode.is_some_and(|it| it.masked().is_some()) => {
+            (0, format!("opmod {:#04x} is none of {name}'s", ctrl.op_mod))
+        }
+        WqeError::Opcode(_) => (0, format!("{name} is no operation of such a queue pair")),
+        WqeError::AtomicLength(_) => {
+            let data = walked.segments.iter().find(|it| it.layout == &DATA);
+            (data.map_or(0, |it| it.at), error.to_string())
+        }
+        WqeError::Segment(at) => {
+            let returns = opcode.is_some_and(|it| it == Opcode::RdmaRead || it.is_atomic());
+            let inline = wqe.get(*at).is_some_and(|byte| byte & 0x80 != 0);
+            let what = format!("{name} scatters what comes back, and not to inline data");
+            (*at, if returns && inline { what } else { error.to_string() })
+        }
+        _ => (0, error.to_string()),
     }
 }
 
@@ -302,7 +349,7 @@ fn signature(item: &mut Item, wqe: &[u8], stored: u64, signed: bool) {
     let all = wqe.iter().fold(0, |sum, byte| sum ^ byte);
     if (stored != 0 || signed) && all != 0xff {
         let right = !(all ^ stored as u8);
-        item.wrong(8, format!("signature is {stored:#04x}, and the bytes have {right:#04x}"));
+        item.wrong(8, format!("signature is {stored:#04x}, computed {right:#04x}"));
     }
 }
 

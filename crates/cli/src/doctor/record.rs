@@ -88,7 +88,8 @@ impl Copy<'_> {
 
     fn put(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         self.files += 1;
-        fs::write(self.place(name)?, content)
+        let path = self.place(name)?;
+        fs::write(&path, content).map_err(|e| named(&path, &e))
     }
 
     fn file(&mut self, name: &str) -> io::Result<()> {
@@ -133,7 +134,11 @@ impl Copy<'_> {
             };
             let own = format!("sys/{place}");
             fs::create_dir_all(self.dir.join(&own))?;
-            symlink(format!("../../../{place}"), self.dir.join(list).join(&address))?;
+            // In a copy they may be folders, and no links to where they are on the bus.
+            let link = self.dir.join(list).join(&address);
+            if link != self.dir.join(&own) {
+                symlink(format!("../../../{place}"), &link).map_err(|e| named(&link, &e))?;
+            }
             FUNCTION.iter().try_for_each(|name| self.file(&format!("{own}/{name}")))?;
             for child in self.root.list(&format!("{own}/infiniband")) {
                 fs::create_dir_all(self.dir.join(format!("{own}/infiniband/{child}")))?;
@@ -158,6 +163,11 @@ impl Copy<'_> {
             self.file(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))
         })
     }
+}
+
+/// An error with the file that it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Of a file's content what the checks read: other lines and serial numbers are nobody's business.

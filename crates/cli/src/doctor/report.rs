@@ -106,13 +106,15 @@ impl Report<'_> {
         let known = |text: Option<&String>| short(text.map_or("unknown", String::as_str));
         let mut out = format!("bellpush doctor: {}\n", short(&self.name));
         let (linux, cpu) = (known(m.system.release.known()), known(m.system.cpu.known()));
-        let cards = m.mlx5().count();
+        let plural = |n: usize| if n == 1 { "" } else { "s" };
+        let (gpus, cards) = (m.gpus().len(), m.mlx5().count());
         wrapped(
             &mut out,
             "machine",
             &format!(
-                "Linux {linux}; {cpu}; {} NVIDIA GPUs; {cards} devices of mlx5",
-                m.gpus().len()
+                "Linux {linux}; {cpu}; {gpus} NVIDIA GPU{}; {cards} device{} of mlx5",
+                plural(gpus),
+                plural(cards)
             ),
         );
         self.verdict(&mut out);

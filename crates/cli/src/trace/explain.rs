@@ -236,11 +236,11 @@ fn waiting(cq: &CqEnd) -> Option<u64> {
 fn unpolled(queue: &QueueEnd, found: &Found<'_>) -> Option<String> {
     let of = |number| found.numbered.get(&(queue.pid, number));
     let cq = queue.cqs.into_iter().filter_map(of).find(|cq| waiting(cq).is_some())?;
-    Some(format!(
-        "all that is posted is done; CQ {:#x} has {} CQEs that were not polled",
-        cq.number,
-        waiting(cq)?
-    ))
+    let cqes = match waiting(cq)? {
+        1 => "1 CQE that was".into(),
+        n => format!("{n} CQEs that were"),
+    };
+    Some(format!("all that is posted is done; CQ {:#x} has {cqes} not polled", cq.number))
 }
 
 fn idle(queue: &QueueEnd) -> String {

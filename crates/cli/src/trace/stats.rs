@@ -24,6 +24,70 @@ const KINDS: [(Kind, &str); 16] = [
     (Kind::SentLast, "long_messages_sent"),
 ];
 
+/// What each counter of devices counts.
+const OF_DEVICES: [(&str, &str); 20] = [
+    ("wqes", "Send WQEs carried out without error"),
+    ("bytes", "Bytes of payload of the WQEs in wqes: what was posted here, not what came"),
+    ("inband", "WQEs among wqes that came through in-band slots"),
+    ("blueflame", "WQEs among wqes that came through BlueFlame"),
+    ("receives", "Receives completed without error"),
+    ("offloaded", "WQEs among wqes that the engine on a GPU carried out"),
+    (
+        "returned",
+        "Queue pairs that the engine on a GPU gave back to the host: errors, rare operations",
+    ),
+    ("doorbells", "UAR registers seen to change"),
+    ("rnr_waits", "Times that a peer's receive queue was empty"),
+    ("cq_overruns", "Completions that found their CQ full"),
+    ("tx_packets", "Packets given to the link"),
+    ("tx_bytes", "Bytes of the packets sent, BTH to ICRC"),
+    ("rx_packets", "Packets that the link handed out"),
+    ("rx_bytes", "Bytes of the packets received, BTH to ICRC"),
+    ("retransmitted", "Packets among tx_packets that were sent before"),
+    ("timeouts", "Times that nothing was acknowledged for the local ACK timeout"),
+    ("sequence_naks", "NAKs of a sequence error received"),
+    ("link_errors", "Times that the link failed"),
+    ("errors", "Error CQEs written"),
+    ("drops", "Packets received and not used: malformed, out of sequence, for no queue pair"),
+];
+
+/// The same of queue pairs.
+const OF_QPS: [(&str, &str); 18] = [
+    ("doorbells", "Doorbells seen"),
+    ("wqes_fetched", "Send WQEs read"),
+    ("wqes_done", "Send WQEs completed"),
+    ("messages_sent", "Messages of which the first packet was sent"),
+    ("messages_placed", "Messages received and placed whole"),
+    ("cqes", "CQEs written"),
+    ("packets_resent", "Packets sent again"),
+    ("timeouts", "Times that nothing was acknowledged for the local ACK timeout"),
+    ("rnr_naks_received", "RNR NAKs received: the peer had no receive posted"),
+    ("rnr_naks_sent", "RNR NAKs sent: no receive was posted"),
+    ("naks_received", "Other NAKs received"),
+    ("naks_sent", "Other NAKs sent"),
+    ("state_changes", "Changes of the queue pair's state"),
+    ("connections", "Times that the queue pair was connected"),
+    ("long_messages_begun", "Messages of several packets of which the first came"),
+    ("long_messages_sent", "Messages of several packets of which the last was sent"),
+    ("bytes", "Bytes of payload of send WQEs: what was posted here, not what came"),
+    ("error_cqes", "CQEs with an error"),
+];
+
+/// What a counter counts, by its name in Prometheus without `bellpush_` and `_total`.
+pub(super) fn help(name: &str) -> Option<&'static str> {
+    let of = |all: &[(&str, &'static str)], name| {
+        all.iter().find(|(known, _)| *known == name).map(|(_, help)| *help)
+    };
+    match (name, name.strip_prefix("qp_")) {
+        ("devices_uncounted", _) => Some("Devices that found no place to count in"),
+        ("qp_events_uncounted", _) => {
+            Some("Events of queue pairs that have no counters of their own")
+        }
+        (_, Some(name)) => of(&OF_QPS, name),
+        (_, None) => of(&OF_DEVICES, name),
+    }
+}
+
 fn device_name(device: &DeviceTrace) -> String {
     let DeviceTrace { program, pid, index, place, .. } = device;
     format!("{program} {pid}, mlx5_{index} ({place})")
@@ -71,6 +135,9 @@ pub fn prometheus(devices: &[DeviceTrace], refused: u64) -> String {
     let mut family = |name: &str, samples: Vec<(String, u64)>| {
         if samples.is_empty() {
             return;
+        }
+        if let Some(help) = help(name) {
+            writeln!(text, "# HELP bellpush_{name}_total {help}.").expect("a string takes all");
         }
         writeln!(text, "# TYPE bellpush_{name}_total counter").expect("a string takes all");
         for (labels, value) in samples {

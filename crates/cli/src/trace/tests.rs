@@ -359,6 +359,14 @@ fn the_oldest_events_that_were_lost_are_counted_and_counters_are_not() {
     assert!(metrics.contains("\nbellpush_devices_uncounted_total{} 3\n"), "{metrics}");
     let is_sample = |line: &str| line.starts_with('#') || line.split_once("} ").is_some();
     assert!(metrics.lines().all(is_sample));
+    // Each family says what it counts, and no two the same.
+    let mut helps: Vec<_> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' ')).collect();
+    assert_eq!(helps.len(), metrics.lines().filter(|line| line.starts_with("# TYPE ")).count());
+    assert!(helps.iter().all(|(name, help)| help.len() > 8 && name.ends_with("_total")));
+    let families = helps.len();
+    helps.dedup_by_key(|(name, _)| *name);
+    assert_eq!(helps.len(), families);
 }
 
 #[test]

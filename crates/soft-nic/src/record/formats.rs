@@ -418,17 +418,18 @@ impl Following {
 }
 
 /// Hands over everything in a recording that has a format of its own, in order, until `each` says that it is enough.
+/// Whether the device was closed by then: else its program was killed, or the recording is cut.
 ///
 /// # Errors
 /// [`RecordingError`] for bytes that are no recording, or that are damaged; what comes before was handed over.
 pub fn formats(
     bytes: Vec<u8>,
     each: &mut dyn FnMut(Formatted) -> bool,
-) -> Result<(), RecordingError> {
+) -> Result<bool, RecordingError> {
     let mut all = Following { rest: bytes, ..Following::default() };
     all.take(each)?;
     match all.reading {
-        Some(_) => Ok(()),
+        Some(_) => Ok(all.closed),
         None if all.rest.len() < MAGIC.len() => Err(RecordingError::NotOne),
         None => Err(broken(MAGIC.len(), postcard::Error::DeserializeUnexpectedEnd)),
     }

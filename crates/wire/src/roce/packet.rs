@@ -46,7 +46,7 @@ pub enum PacketError {
     },
     /// The ICRC does not match the bytes.
     Icrc {
-        /// The ICRC in the packet.
+        /// The ICRC in the packet, a little-endian word.
         stored: u32,
         /// The ICRC computed from the bytes.
         computed: u32,
@@ -70,7 +70,9 @@ impl fmt::Display for PacketError {
                 write!(f, "{bytes} bytes of payload on opcode {opcode:#04x}")
             }
             Self::Icrc { stored, computed } => {
-                write!(f, "ICRC {stored:#010x}, where the bytes have {computed:#010x}")
+                // As its bytes lie in the packet, which is how the field is shown.
+                let (stored, computed) = (stored.swap_bytes(), computed.swap_bytes());
+                write!(f, "ICRC {stored:#010x}, computed {computed:#010x}")
             }
         }
     }

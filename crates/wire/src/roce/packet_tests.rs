@@ -111,6 +111,9 @@ fn a_packet_of_a_base_header_alone_is_checked() {
     bad[15] ^= 1;
     let error = PacketError::Icrc { stored: stored ^ 1 << 24, computed: stored };
     assert_eq!(Packet::check(&bad, &envelope()), Err(error));
+    let word = |packet: &[u8]| u32::from_be_bytes(*packet.last_chunk().unwrap());
+    let shown = format!("ICRC {:#010x}, computed {:#010x}", word(&bad), word(&send));
+    assert_eq!(error.to_string(), shown, "as the bytes lie");
 }
 
 #[test]

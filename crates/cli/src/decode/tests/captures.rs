@@ -13,7 +13,8 @@ fn on_link(link: u32, head: &[u8], ip: &[u8]) -> Vec<Item> {
     items(Kind::Pcap, &file, &Options::default())
 }
 
-const TOLD: &str = "RC RDMA WRITE Only to QP 0x9, PSN 1, 8 bytes";
+const TOLD: &str =
+    "RC RDMA WRITE Only to QP 0x9, PSN 1, 8 bytes, from 10.0.0.1 port 49152 to 10.0.0.2";
 
 #[test]
 fn tags_of_802_1ad_are_read() {
@@ -54,7 +55,7 @@ fn cooked_captures_say_what_follows() {
         (iso[0].summary.as_str(), wrong(&iso)),
         ("protocol family 7, which is not IP", String::new())
     );
-    assert_eq!(on_link(197, &[], &arp)[0].summary, "of link type 197, which is not decoded");
+    assert_eq!(on_link(147, &[], &arp)[0].summary, "of link type 147, which is not decoded");
 }
 
 /// A capture of the packets' first bytes, as `tcpdump -s` takes them.

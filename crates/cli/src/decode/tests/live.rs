@@ -74,6 +74,11 @@ fn what_comes_piece_by_piece_is_what_comes_at_once() {
     for kind in ["wqe", "cqe", "doorbell", "dbr", "packet"] {
         assert!(whole.iter().any(|item| item.kind == kind), "no {kind}");
     }
+    // Without its last byte, which says that the device was closed.
+    let cut = items(Kind::Record, &bytes[..bytes.len() - 1], &Options::default());
+    let (end, before) = cut.split_last().unwrap();
+    assert!(end.kind == "end" && end.summary.contains("the recording stops here"), "{end:?}");
+    assert_eq!(before, whole);
     for step in [1, 7, 1000] {
         let (mut live, mut all) = (Live::new(&Options::default(), None), Vec::new());
         for (nth, piece) in bytes.chunks(step).enumerate() {

@@ -164,7 +164,10 @@ fn no_driver(m: &Machine, count: usize) -> Finding {
     let with = if bound.is_empty() { String::new() } else { format!(", bound to {list}") };
     let finding = Finding::prevents(
         &[Need::Gpu],
-        format!("{count} NVIDIA GPUs without NVIDIA's driver{with}"),
+        format!(
+            "{count} NVIDIA GPU{} without NVIDIA's driver{with}",
+            if count == 1 { "" } else { "s" }
+        ),
     )
     .expected("the module nvidia: /proc/driver/nvidia/version")
     .cost("no CUDA: kernels run on CPU threads");

@@ -91,11 +91,16 @@ impl RdmaDevice {
         }
     }
 
+    /// Whether it has what a card has, or nothing that says what it is: Soft-RoCE has neither folder nor board.
+    fn may_be_a_card(&self) -> bool {
+        self.has_device || self.is_software.is_none() || self.board.known().is_some()
+    }
+
     /// Whether it may be one of mlx5: its driver or its kind is not shown.
     pub fn may_be_mlx5(&self) -> bool {
         match self.driver.as_deref() {
             Some(driver) => driver == "mlx5_core" && self.is_software.is_none(),
-            None => self.has_device && self.is_software != Some(true) && !self.is_mlx5(),
+            None => self.may_be_a_card() && self.is_software != Some(true) && !self.is_mlx5(),
         }
     }
 

@@ -33,7 +33,7 @@ fn as_many_queues_as_a_file_holds_are_explained() {
     assert!(since.elapsed() < PATIENCE, "{:?}", since.elapsed());
     let queues = lines.iter().filter(|line| line.starts_with("QP ")).count();
     assert_eq!(queues, MANY as usize, "each once");
-    assert!(lines.iter().any(|line| line.contains("1 CQEs that were not polled")));
+    assert!(lines.iter().any(|line| line.contains("1 CQE that was not polled")));
 }
 
 /// A NIC with a trace, without a peer.
