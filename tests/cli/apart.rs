@@ -74,6 +74,26 @@ fn every_path_is_verified_by_the_other_side() {
     }
 }
 
+#[test]
+fn runs_of_a_row_stand_together_at_both_sides() {
+    let paths = ["--data", "push,pull", "--kick", "kernel", "--sizes", "8,64", "--runs", "3"];
+    let outputs = both(&["--json", "-"], &[&paths[..], &["--json", "-"]].concat());
+    let all = rows(&outputs);
+    assert_eq!(all.len(), 4 * 3, "{all:#?}");
+    for runs in all.chunks(3) {
+        for run in runs {
+            assert_eq!(
+                [&run["data"], &run["size_bytes"]],
+                [&runs[0]["data"], &runs[0]["size_bytes"]]
+            );
+        }
+    }
+    for output in &outputs {
+        let table = said(output).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(table.contains("p99 one way of runs GB/s of runs"), "{table}");
+    }
+}
+
 /// Messages of which the memory holds two.
 #[test]
 fn long_messages_have_round_trips() {
@@ -117,6 +137,7 @@ fn one_side_says_what_keeps_the_other_from_measuring() {
     for (args, told) in [
         (&["--listen", "--sizes", "8"][..], "--sizes with --listen"),
         (&["--listen", "--both-ways"], "--both-ways"),
+        (&["--listen", "--runs", "2"], "--runs with --listen"),
         (&["--listen", "--engines", "2"], "--engines with --listen"),
         (&["--listen", "--nic", "mlx5_0", "--address", "127.0.0.1"], "--address is the software"),
         (&["--connect", "127.0.0.1", "--timeout-ms", "70000"], "more than a minute"),

@@ -47,3 +47,63 @@ fn several_blocks_are_refused_where_they_mean_nothing() {
         assert!(told.contains(said), "{told}");
     }
 }
+
+/// Every run is kept, and every place of a result takes them for repetitions.
+#[test]
+fn runs_are_kept_and_are_one_row_with_median_and_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("runs.json").display().to_string();
+    let rows = ["--data", "push", "--kick", "kernel", "--sizes", "8,64", "--runs", "3"];
+    let measured = bench(&[&rows[..], &["--json", &file]].concat());
+    let told = String::from_utf8(measured.stdout).unwrap();
+    assert!(measured.status.success(), "{told}");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 6, "a path and two sizes, three runs of each");
+    assert!(
+        rows.chunks(3).all(|runs| runs.iter().all(|r| r["size_bytes"] == runs[0]["size_bytes"]))
+    );
+
+    assert!(told.contains("3 runs of all rows, every other in reverse order"), "{told}");
+    let line = told.lines().find(|line| line.contains("8 B")).unwrap();
+    let cells: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(cells[2..5], ["push/kernel", "3", "120"], "{line}");
+    let mut p50: Vec<f64> =
+        rows[..3].iter().map(|r| r["latency_ns_p50"].as_f64().unwrap()).collect();
+    p50.sort_by(f64::total_cmp);
+    let shown = |ns| bellpush_cli::report::human::time_ns(ns);
+    assert_eq!(cells[5..7].join(" "), shown(p50[1]), "{line}");
+    let ends = bellpush_cli::report::human::range([p50[0], p50[2]].map(shown));
+    assert!(line.contains(&ends), "{ends}: {line}");
+
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_bellpush")).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run(&["show", &file]), told, "show has what bench printed");
+    let compared = run(&["compare", &file, &file, "--json", "-"]);
+    let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
+    let of = |row: &&serde_json::Value| row["measure"] == "latency_ns_p50";
+    let first = compared["results"].as_array().unwrap().iter().find(of).unwrap();
+    assert_eq!(first["before"], p50[1]);
+    assert_eq!(first["low"].as_f64().unwrap(), p50[0] / p50[2], "{first}");
+}
+
+#[test]
+fn runs_that_mean_nothing_are_refused() {
+    for (args, said) in [
+        (&["--runs", "0"][..], "--runs is 0"),
+        (&["--runs", "1001"], "give a number from 1 to 1000"),
+        (&["--runs", "-1"], "--runs"),
+        (&["--runs", "4294967296"], "--runs"),
+        (&["--runs", "many"], "--runs"),
+        (&["--runs", "2", "--tune"], "--tune"),
+        (&["--runs", "2", "--tearing"], "--tearing"),
+    ] {
+        let output = bench(args);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && told.contains(said), "{args:?}: {told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}

@@ -27,6 +27,7 @@ pub const MAX_IN_FLIGHT: u64 = 64;
 /// As many as every GPU runs at once.
 pub const MAX_BLOCKS: u64 = 64;
 pub const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
+const MAX_RUNS: u64 = 1000;
 const MAX_SECONDS: f64 = 3600.0;
 const MAX_TIMEOUT_MS: u64 = 600_000;
 /// With the other end in another process: a step of several waits has to end before that side gives this one up.
@@ -98,6 +99,8 @@ pub struct BenchPlan {
     pub sizes_bytes: Vec<u64>,
     /// Messages per row.
     pub messages: u64,
+    /// Times that all rows are measured.
+    pub runs: u32,
     /// Time limit of a row.
     pub row_limit: Duration,
     /// Window size in bytes: whole slots.
@@ -225,6 +228,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             paths,
             sizes_bytes: sizes(&args.sizes)?,
             messages: within("--messages", args.messages, u64::MAX)?,
+            runs: runs(args.runs.unwrap_or(1))?,
             row_limit: Duration::from_secs_f64(args.seconds),
             window_bytes,
             slot_bytes,
@@ -297,6 +301,7 @@ fn remote(args: &BenchArgs) -> Result<Option<Remote>, CliError> {
         () if args.payload.is_some() => "--payload",
         () if args.sizes != default.sizes => "--sizes",
         () if args.messages != default.messages => "--messages",
+        () if args.runs.is_some() => "--runs",
         () if args.seconds.to_bits() != default.seconds.to_bits() => "--seconds",
         () if args.window != default.window => "--window",
         () if args.slot != default.slot => "--slot",
@@ -479,6 +484,11 @@ fn on_off(option: &str, word: &str) -> Result<bool, CliError> {
         "off" => Ok(false),
         _ => Err(CliError::new(format!("{option}: '{word}' is no choice"), "give on or off")),
     }
+}
+
+/// Checks how many runs there are.
+pub fn runs(count: u32) -> Result<u32, CliError> {
+    Ok(within("--runs", count.into(), MAX_RUNS)? as u32)
 }
 
 /// Checks that a number lies between 1 and a limit.

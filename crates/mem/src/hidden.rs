@@ -294,8 +294,24 @@ pub fn close_inherited() {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::{Mutex, mpsc};
+    use std::thread;
 
     use super::*;
+
+    /// Of the tests that hold up forks or work.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    /// How long something takes on a thread of its own: no more than many times as long as anybody waits.
+    fn took(what: &str, work: impl FnOnce() + Send + 'static) -> Duration {
+        let (says, hears) = mpsc::channel();
+        let begin = Instant::now();
+        thread::spawn(move || {
+            work();
+            says.send(begin.elapsed())
+        });
+        hears.recv_timeout(20 * FORK_PATIENCE).unwrap_or_else(|_| panic!("{what} does not end"))
+    }
 
     /// A file whose number no other test of this process has.
     fn file(number: RawFd) -> File {
@@ -319,9 +335,10 @@ mod tests {
     #[test]
     fn no_fork_comes_between_making_and_keeping() {
         static WORKED: AtomicU32 = AtomicU32::new(0);
-        let pause = || std::thread::sleep(FORK_PATIENCE / 20);
-        let (says, hears) = std::sync::mpsc::channel();
-        let worker = std::thread::spawn(move || {
+        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let pause = || thread::sleep(FORK_PATIENCE / 20);
+        let (says, hears) = mpsc::channel();
+        let worker = thread::spawn(move || {
             undivided(|| {
                 says.send(()).unwrap();
                 pause();
@@ -329,7 +346,7 @@ mod tests {
             });
             hears_end(&says)
         });
-        fn hears_end(says: &std::sync::mpsc::Sender<()>) {
+        fn hears_end(says: &mpsc::Sender<()>) {
             says.send(()).unwrap();
             undivided(|| WORKED.fetch_add(1, Ordering::SeqCst));
         }
@@ -342,6 +359,70 @@ mod tests {
         fork_ends();
         worker.join().unwrap();
         assert_eq!(WORKED.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_fork_and_work_that_do_not_end_are_not_waited_for_for_ever() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let (ends, waits) = mpsc::channel::<()>();
+        let (says, hears) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            undivided(|| {
+                says.send(()).unwrap();
+                waits.recv().unwrap_err();
+            });
+        });
+        hears.recv().unwrap();
+        let waited = took("the fork", fork_begins);
+        assert!(waited >= FORK_PATIENCE, "work is waited for: {waited:?}");
+        let waited = took("work", || undivided(|| ()));
+        assert!(waited >= FORK_PATIENCE, "the fork is waited for: {waited:?}");
+        fork_ends();
+        drop(ends);
+        worker.join().unwrap();
+    }
+
+    /// A signal handler that forks may have interrupted it.
+    #[test]
+    fn a_fork_does_not_wait_for_its_own_thread() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let waited = took("the fork", || undivided(fork_begins));
+        fork_ends();
+        assert!(waited < FORK_PATIENCE / 2, "{waited:?}");
+    }
+
+    #[test]
+    fn a_child_waits_for_nobody_of_its_parents() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let (ends, waits) = mpsc::channel::<()>();
+        let (says, hears) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            undivided(|| {
+                says.send(()).unwrap();
+                waits.recv().unwrap_err();
+            });
+        });
+        hears.recv().unwrap();
+        FORKS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the child has this thread alone, allocates nothing and ends by itself.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            forked();
+            let begin = Instant::now();
+            undivided(|| ());
+            fork_begins();
+            fork_ends();
+            let is_soon = begin.elapsed() < FORK_PATIENCE / 2;
+            // SAFETY: ends this process, whose parent's destructors are not its own.
+            unsafe { libc::_exit(if is_soon { 0 } else { 1 }) };
+        }
+        fork_ends();
+        drop(ends);
+        worker.join().unwrap();
+        let mut status = 0;
+        // SAFETY: a child of this test's, which ends within two patiences; the call writes the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "it waited for who did not come along");
     }
 
     #[test]

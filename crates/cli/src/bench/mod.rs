@@ -3,6 +3,7 @@
 mod measure;
 mod payload;
 mod remote;
+mod runs;
 mod sender;
 mod store;
 mod tearing;
@@ -106,6 +107,10 @@ pub struct BenchArgs {
     /// Write down what the software NIC does and when, as Chrome trace JSON, which ui.perfetto.dev opens (docs/trace.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "tearing", "tune", "post"])]
     pub trace: Option<PathBuf>,
+    /// Times that everything is measured: the rows in turn, every other run in reverse order; of each row the table has
+    /// the median and the least and greatest [default: 1; with --post 5, after one that does not count]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["tearing", "tune"])]
+    pub runs: Option<u32>,
     /// Seed of payloads and faults
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub seed: u64,
@@ -212,34 +217,25 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
         Payload::File(bytes) => Some(sha256(bytes)),
         Payload::Tags(_) => None,
     };
-    let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
-    let mut rows = Vec::new();
     let mut refused = None;
-    'paths: for &path in &plan.paths {
+    let (rows, ended) = runs::measure(plan, |path, size, bar| {
         let ask = ask(plan, bed, path);
-        for &size in &plan.sizes_bytes {
-            bar.set_message(format!("{path} {}", report::size::print(size)));
-            // A new pair for each row: the state of a failed one ends with it.
-            let lane = match Lane::new(bed, path, &ask) {
-                Err(
-                    why @ (Error::Nic(NicError::Unsupported { .. }) | Error::Unsupported { .. }),
-                ) => {
-                    bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
-                    bar.inc(plan.sizes_bytes.len() as u64);
-                    refused = Some(why);
-                    continue 'paths;
-                }
-                lane => lane.map_err(|e| transport_error(&e))?,
-            };
-            let seen = lane.row(size as usize, payload, &ask).map_err(|e| transport_error(&e))?;
-            if let Some(why) = &seen.failure {
-                bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
+        // A new pair for each row: the state of a failed one ends with it.
+        let lane = match Lane::new(bed, path, &ask) {
+            Err(why @ (Error::Nic(NicError::Unsupported { .. }) | Error::Unsupported { .. })) => {
+                bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
+                refused = Some(why);
+                return Ok(None);
             }
-            rows.push(row(bed, plan, path, size, &seen, sent.as_deref()));
-            bar.inc(1);
+            lane => lane.map_err(|e| transport_error(&e))?,
+        };
+        let seen = lane.row(size as usize, payload, &ask).map_err(|e| transport_error(&e))?;
+        if let Some(why) = &seen.failure {
+            bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
         }
-    }
-    bar.finish_and_clear();
+        Ok::<_, CliError>(Some(row(bed, plan, path, size, &seen, sent.as_deref())))
+    });
+    ended?;
     if let (true, Some(why)) = (rows.is_empty(), refused) {
         return Err(transport_error(&why));
     }
@@ -263,6 +259,10 @@ fn meta(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<report::Me
     if !plan.places.is_open() {
         let placed = plan.places;
         meta.notes.push(format!("placed: {placed} (gpu is the sending GPU's memory)"));
+    }
+    if plan.runs > 1 {
+        let runs = plan.runs;
+        meta.notes.push(format!("{runs} runs of all rows, every other in reverse order"));
     }
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());

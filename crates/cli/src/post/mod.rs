@@ -33,16 +33,12 @@ pub struct PostArgs {
     /// paths
     #[arg(long, conflicts_with_all = ["tearing", "report", "payload", "link", "pcap"])]
     pub post: bool,
-    /// With --post: runs of each row, after one that does not count [default: 5]
-    #[arg(long, value_name = "N", requires = "post", allow_negative_numbers = true)]
-    pub runs: Option<u32>,
     /// With --post: only rows whose name and place have all of these words, or those behind a comma
     #[arg(long, value_name = "WORDS", requires = "post")]
     pub only: Option<String>,
 }
 
 const RUNS: u32 = 5;
-const MAX_RUNS: u32 = 1000;
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
 const NO_NIC: &str = "no NIC reads these queues: a row is what a call takes until it returns, and \
@@ -55,11 +51,7 @@ const NO_NIC: &str = "no NIC reads these queues: a row is what a call takes unti
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
     let wanted = args.gpu.as_deref().map_or(Ok(plan::Gpu::Auto), plan::gpu)?;
     let numa = args.host_numa.as_deref().map(plan::numa).transpose()?;
-    let runs = args.post.runs.unwrap_or(RUNS);
-    if !(1..=MAX_RUNS).contains(&runs) {
-        let remedy = format!("give a number from 1 to {MAX_RUNS}");
-        return Err(CliError::new(format!("--runs is {runs}"), remedy));
-    }
+    let runs = plan::runs(args.runs.unwrap_or(RUNS))?;
     if !(1..=MAX_TIMEOUT_MS).contains(&args.timeout_ms) {
         let remedy = format!("give a number from 1 to {MAX_TIMEOUT_MS}");
         return Err(CliError::new(format!("--timeout-ms is {}", args.timeout_ms), remedy));

@@ -20,6 +20,14 @@ pub fn gb_s(rate: f64) -> String {
     }
 }
 
+/// From one number to another; a unit that both have is said once.
+pub fn range([low, high]: [String; 2]) -> String {
+    match (low.rsplit_once(' '), high.rsplit_once(' ')) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number}..{high}"),
+        _ => format!("{low}..{high}"),
+    }
+}
+
 /// Foreign text, made fit for a terminal line: without control characters, and without those that
 /// turn the text around, hide in it or end a line (Unicode Standard Annex 9).
 pub fn printable(text: &str) -> String {
@@ -76,6 +84,14 @@ mod tests {
         assert_eq!(per_second(12.0), "12.0 /s");
         let texts = [0.0, 0.000_02, 0.0032, 0.35, 2.54, 52.4, 364.0].map(gb_s);
         assert_eq!(texts, ["0", "2.0e-5", "0.0032", "0.35", "2.54", "52.4", "364"]);
+    }
+
+    #[test]
+    fn ranges() {
+        let of = |ends: [f64; 2]| range(ends.map(time_ns));
+        assert_eq!(of([2400.0, 2710.0]), "2.40..2.71 µs");
+        assert_eq!(of([950.0, 1200.0]), "950 ns..1.20 µs");
+        assert_eq!(range([1.5, 30.0].map(gb_s)), "1.50..30.0");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod names;
 pub mod notes;
 pub mod page;
 pub mod plot;
+mod repeated;
 mod row;
 mod series;
 mod setup;

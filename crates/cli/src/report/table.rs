@@ -4,41 +4,69 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::human::{gb_s, per_second, printable, time_ns};
-use super::label::labels;
+use super::human::{gb_s, per_second, printable, range, time_ns};
 use super::notes::{Footnotes, SOFTWARE, notes};
+use super::repeated::{Repeated, repeated};
 use super::row::{Meta, Results, Row};
 use super::size;
 
 /// Width to which notes are wrapped.
 const WIDTH: usize = 100;
 
-/// Columns after the size: heading, whether they hold numbers, and the cell of a row, whose label is given.
-type Column = (&'static str, bool, fn(&Row, &str) -> String);
+/// A column after the size.
+pub(super) struct Column {
+    pub name: &'static str,
+    /// Whether it holds numbers.
+    pub numeric: bool,
+    pub cell: fn(&Repeated) -> String,
+    /// Whether a row has something for it: without one, the column is left out.
+    used: fn(&Repeated) -> bool,
+}
 
-const COLUMNS: [Column; 10] = [
-    ("path", false, |_, label| label.into()),
-    ("messages", true, |row, _| row.messages.to_string()),
-    ("p50", true, |row, _| time(row.latency_ns_p50)),
-    ("p99", true, |row, _| time(row.latency_ns_p99)),
-    ONE_WAY,
-    ("GB/s", true, |row, _| gb_s(row.bandwidth_gb_s)),
-    ("rate", true, |row, _| per_second(row.messages_per_s)),
-    ("credits", true, |row, _| row.max_credits_in_use.map_or("–".into(), |n| n.to_string())),
-    ("faults", false, |row, _| faults(row)),
-    ("verified", false, |row, _| if row.verified { "✓" } else { "✗" }.into()),
+const fn column(name: &'static str, numeric: bool, cell: fn(&Repeated) -> String) -> Column {
+    Column { name, numeric, cell, used: |_| true }
+}
+
+/// What the runs of a row gave, from the least to the greatest.
+const fn of_runs(name: &'static str, cell: fn(&Repeated) -> String) -> Column {
+    Column { name, numeric: true, cell, used: |it| it.runs > 1 }
+}
+
+const COLUMNS: [Column; 14] = [
+    column("path", false, |it| it.label.clone()),
+    of_runs("runs", |it| it.runs.to_string()),
+    column("messages", true, |it| it.row.messages.to_string()),
+    column("p50", true, |it| time(it.row.latency_ns_p50)),
+    of_runs("of runs", |it| ends(it.latency_ns, time_ns)),
+    column("p99", true, |it| time(it.row.latency_ns_p99)),
+    // Of rows between two processes.
+    Column {
+        used: |it| it.row.one_way_ns_p50.is_some(),
+        ..column("one way", true, |it| time(it.row.one_way_ns_p50))
+    },
+    Column {
+        used: |it| it.one_way_ns.is_some(),
+        ..of_runs("of runs", |it| ends(it.one_way_ns, time_ns))
+    },
+    column("GB/s", true, |it| gb_s(it.row.bandwidth_gb_s)),
+    of_runs("of runs", |it| ends(it.gb_s, gb_s)),
+    column("rate", true, |it| per_second(it.row.messages_per_s)),
+    column("credits", true, |it| it.row.max_credits_in_use.map_or("–".into(), |n| n.to_string())),
+    column("faults", false, |it| faults(&it.row)),
+    column("verified", false, |it| if it.row.verified { "✓" } else { "✗" }.into()),
 ];
-/// Of rows between two processes.
-const ONE_WAY: Column = ("one way", true, |row, _| time(row.one_way_ns_p50));
 
 /// The columns after the size that these rows have.
-pub(super) fn columns(rows: &[Row]) -> Vec<Column> {
-    let apart = rows.iter().any(|row| row.one_way_ns_p50.is_some());
-    COLUMNS.into_iter().filter(|(name, ..)| apart || *name != ONE_WAY.0).collect()
+pub(super) fn columns(rows: &[Repeated]) -> Vec<Column> {
+    COLUMNS.into_iter().filter(|column| rows.iter().any(column.used)).collect()
 }
 
 fn time(ns: Option<f64>) -> String {
     ns.map_or("–".into(), time_ns)
+}
+
+fn ends(ends: Option<[f64; 2]>, text: fn(f64) -> String) -> String {
+    ends.map_or("–".into(), |ends| range(ends.map(text)))
 }
 
 fn faults(row: &Row) -> String {
@@ -50,10 +78,10 @@ fn faults(row: &Row) -> String {
 }
 
 /// Positions of the rows by size, ascending; within a size in their own order.
-pub(super) fn groups(rows: &[Row]) -> Vec<(u64, Vec<usize>)> {
+pub(super) fn groups(rows: &[Repeated]) -> Vec<(u64, Vec<usize>)> {
     let mut groups = std::collections::BTreeMap::<u64, Vec<usize>>::new();
     for (i, row) in rows.iter().enumerate() {
-        groups.entry(row.size_bytes).or_default().push(i);
+        groups.entry(row.row.size_bytes).or_default().push(i);
     }
     groups.into_iter().collect()
 }
@@ -91,21 +119,22 @@ pub(super) fn facts(meta: &Meta) -> Vec<(&'static str, String)> {
 
 /// The whole table as text, with a final newline.
 pub fn render(results: &Results) -> String {
-    let rows = &results.results;
-    let (labels, footnotes, columns) = (labels(rows), Footnotes::of(rows), columns(rows));
+    let (rows, footnotes) = (repeated(&results.results), Footnotes::of(&results.results));
+    let columns = columns(&rows);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.add_row(["size"].into_iter().chain(columns.iter().map(|(name, ..)| *name)).chain([""]));
+    table.add_row(["size"].into_iter().chain(columns.iter().map(|c| c.name)).chain([""]));
     let mut starts = Vec::new();
-    for (bytes, members) in groups(rows) {
+    for (bytes, members) in groups(&rows) {
         starts.push(table.row_count());
         for (nth, i) in members.into_iter().enumerate() {
             let size = if nth == 0 { size::print(bytes) } else { String::new() };
-            let cells = columns.iter().map(|(.., cell)| cell(&rows[i], &labels[i]));
-            table.add_row([size].into_iter().chain(cells).chain([footnotes.mark(i)]));
+            let (cells, mark) =
+                (columns.iter().map(|c| (c.cell)(&rows[i])), footnotes.mark(rows[i].first));
+            table.add_row([size].into_iter().chain(cells).chain([mark]));
         }
     }
-    let numeric = [true].into_iter().chain(columns.iter().map(|(_, numeric, _)| *numeric));
+    let numeric = [true].into_iter().chain(columns.iter().map(|c| c.numeric));
     for (i, numeric) in numeric.enumerate() {
         if let Some(column) = table.column_mut(i).filter(|_| numeric) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -189,6 +218,22 @@ mod tests {
         assert!(flat.contains(&format!("note: {}", notes::SAME_MEMORY)));
         assert!(flat.contains("NIC: soft (software NIC)"));
         assert!(text.lines().all(|l| l.chars().count() <= 113), "{text}");
+    }
+
+    #[test]
+    fn runs_of_a_row_are_one_line_with_median_and_ends() {
+        let mut results = sample("cuda:NVIDIA H200");
+        for ns in [2900.0, 2400.0] {
+            let again = Row { latency_ns_p50: Some(ns), ..results.results[0].clone() };
+            results.results.push(again);
+        }
+        let text = render(&results);
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("size path runs messages p50 of runs p99 GB/s of runs rate"));
+        let row = "8 B push/inband 3 3000 2.50 µs 2.40..2.90 µs 3.75 µs 0.0032 0.0032..0.0032 400";
+        assert!(flat.contains(row), "{text}");
+        assert!(flat.contains("tcp 1 1000 21.0 µs – 31.5 µs"), "{text}");
+        assert_eq!(text.matches("push/inband").count(), 3, "one line a size");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use bellpush::transport::Path;
+use bellpush_cli::report::Row;
 use bellpush_cli::report::human::printable;
 use bellpush_cli::report::stats::Samples;
-use bellpush_cli::report::{self, Row};
 
 use super::Measured;
 use super::pair::{Outcome, Pair, Round, Ways};
@@ -15,7 +15,7 @@ use crate::bench::measure::{self, Ask, Running, Seen, Sent};
 use crate::bench::payload::{Payload, Tags, Tally};
 use crate::bench::test_bed::{Devices, ROUND_MESSAGES, TestBed};
 use crate::bench::turns::WARM_UP;
-use crate::bench::{progress, row, transport_error};
+use crate::bench::{row, runs, transport_error};
 use crate::cli::CliError;
 use crate::plan::BenchPlan;
 
@@ -35,31 +35,23 @@ pub fn measure(
     let (bed, here, theirs) = super::open(peer, plan, devices, (&mine, &theirs))?;
     let meta = super::meta(plan, &bed, payload, &theirs)?;
     let run = Run { bed: &bed, plan, payload, both_ways, theirs: &theirs };
-    let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
-    let mut rows = Vec::new();
-    let ended = plan.paths.iter().try_for_each(|&path| {
+    let (rows, ended) = runs::measure(plan, |path, size, bar| {
         let ask = super::ask(plan, &bed, path, here);
-        for &size in &plan.sizes_bytes {
-            bar.set_message(format!("{path} {}", report::size::print(size)));
-            match run.row(peer, path, size, &ask)? {
-                Ok((row, failures)) => {
-                    for why in failures {
-                        let why = printable(&why);
-                        bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
-                    }
-                    rows.push(row);
-                }
-                Err(why) => {
+        match run.row(peer, path, size, &ask)? {
+            Ok((row, failures)) => {
+                for why in failures {
                     let why = printable(&why);
-                    bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
-                    return Ok(());
+                    bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
                 }
+                Ok(Some(row))
             }
-            bar.inc(1);
+            Err(why) => {
+                let why = printable(&why);
+                bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
+                Ok(None)
+            }
         }
-        Ok(())
     });
-    bar.finish_and_clear();
     let ended = ended.and_then(|()| peer.swap(&Said::End).map(drop));
     Ok(Measured { meta, rows, ended })
 }

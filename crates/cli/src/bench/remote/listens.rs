@@ -6,6 +6,7 @@ use super::peer::{Peer, out_of_step};
 use super::said::{self, Said, Way, odd};
 use crate::bench::measure::Sent;
 use crate::bench::payload::{Payload, Tags, Tally};
+use crate::bench::runs;
 use crate::bench::test_bed::{Devices, ROUND_MESSAGES};
 use crate::cli::CliError;
 use crate::plan::BenchPlan;
@@ -40,7 +41,7 @@ pub fn measure(peer: &mut Peer, own: &BenchPlan, devices: Devices) -> Result<Mea
             }
             // Whatever the other side says.
             row.verified &= all_whole;
-            rows.push(*row);
+            runs::insert(&mut rows, *row);
             said = peer.swap(&Said::Ready)?;
         }
         if let Said::End = said { Ok(()) } else { Err(out_of_step(&said)) }
