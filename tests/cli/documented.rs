@@ -56,6 +56,11 @@ const COMMANDS: &[(&str, How)] = &[
     ("bellpush compare", Here(&[], "")),
     ("bellpush show", Here(&[], "")),
     ("bellpush sim", Here(&[], "")),
+    // 40 s on one core.
+    (
+        "bellpush sim --validate",
+        There("tests/cli/pcie/sim.rs::validate_says_which_rows_are_fitted"),
+    ),
     (
         "bellpush sim --report",
         There("tests/cli/pcie/sim.rs::sim_report_is_one_page_with_every_sweep"),
