@@ -118,7 +118,7 @@ mod tests {
             (&IpError::Length { udp: 99, ip: 8 }, "99"),
             (&IpError::Checksum, "checksum"),
             (&PacketError::Version(15), "15"),
-            (&PacketError::Icrc { stored: 1, computed: 0xabcd_0123 }, "0xabcd0123"),
+            (&PacketError::Icrc { stored: 1, computed: 0xabcd_0123 }, "0x2301cdab"),
             (&PacketError::Pad { pad: 3, bytes: 0 }, "3"),
         ];
         for (error, value) in all {
