@@ -6,11 +6,12 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::queue_pairs::{Pair, attr, inline, pattern};
-use bellpush::nic::QueuePair;
+use crate::queue_pairs::{Pair, attr, connect, inline, make_typed, pattern};
+use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::InProcess;
 use bellpush::nic::soft::link::{Captured, Link, ShmNet, TxBatch};
 use bellpush::nic::soft::pcap::Pcap;
+use bellpush::nic::{Change, QpType, QueuePair};
 use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, Bth, Deth, Envelope, Extensions, Headers, MAX_PACKET_BYTES,
     NakCode, Opcode, Reth, Service, Syndrome,
@@ -445,4 +446,32 @@ fn a_captured_in_process_link_shows_its_messages_as_packets() {
     let rest = &seen[expected.len()..];
     assert!(rest.len() >= 2 && rest.chunks(2).all(|c| c == [(0x05, b, 5), (0x11, a, 5)]));
     assert_eq!(field(lines.last().unwrap(), 4), Some(0x1f), "ACK");
+}
+
+/// What an unreliable connection's peer drops was sent all the same: once, and the next message has the next PSN.
+#[test]
+fn a_captured_in_process_link_shows_dropped_messages_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dropped.pcap");
+    let link = InProcess::captured(&path).unwrap();
+    let mut p = Pair::on(&link, &attr(), &attr());
+    let [(a, _a), (b, _b)] = [0, 1].map(|i| make_typed(&p.nics[i], QpType::Uc, &attr(), None));
+    connect(&a, &b, &Change::default());
+    let mut sender = HostQp::new(&*a);
+    let (hello, long) = (inline(b"hello"), [p.a.buf.data(0, 5000)]);
+    let (to, rkey) = (p.b.buf.at(0), p.b.buf.mr.rkey);
+    for wr in [
+        SendWr::new(Op::Send).payload(&hello),
+        SendWr::new(Op::RdmaWrite).to(to, Rkey(rkey.0 ^ 1)).payload(&long),
+        SendWr::new(Op::RdmaWrite).to(to, rkey).payload(&hello),
+    ] {
+        sender.send(&wr).unwrap();
+        p.settle();
+        assert!(sender.poll_send().unwrap().is_some());
+    }
+    drop((sender, a, b, p, link));
+    // Behind Ethernet, IPv4 and UDP: opcode and PSN.
+    let seen: Vec<_> = frames(&path).iter().map(|frame| (frame[42], frame[53])).collect();
+    // UC SEND Only, RDMA WRITE First and Last, RDMA WRITE Only; no answers.
+    assert_eq!(seen, [(0x24, 0), (0x26, 1), (0x28, 2), (0x2a, 3)]);
 }

@@ -313,6 +313,20 @@ mod tests {
         hears.recv_timeout(20 * FORK_PATIENCE).unwrap_or_else(|_| panic!("{what} does not end"))
     }
 
+    /// A thread within work that is undivided, until the sender goes.
+    fn working() -> (mpsc::Sender<()>, thread::JoinHandle<()>) {
+        let (ends, waits) = mpsc::channel::<()>();
+        let (says, hears) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            undivided(|| {
+                says.send(()).unwrap();
+                waits.recv().unwrap_err();
+            });
+        });
+        hears.recv().unwrap();
+        (ends, worker)
+    }
+
     /// A file whose number no other test of this process has.
     fn file(number: RawFd) -> File {
         let file = tempfile::tempfile().unwrap();
@@ -364,15 +378,7 @@ mod tests {
     #[test]
     fn a_fork_and_work_that_do_not_end_are_not_waited_for_for_ever() {
         let _alone = ONE_AT_A_TIME.lock().unwrap();
-        let (ends, waits) = mpsc::channel::<()>();
-        let (says, hears) = mpsc::channel();
-        let worker = thread::spawn(move || {
-            undivided(|| {
-                says.send(()).unwrap();
-                waits.recv().unwrap_err();
-            });
-        });
-        hears.recv().unwrap();
+        let (ends, worker) = working();
         let waited = took("the fork", fork_begins);
         assert!(waited >= FORK_PATIENCE, "work is waited for: {waited:?}");
         let waited = took("work", || undivided(|| ()));
@@ -394,19 +400,13 @@ mod tests {
     #[test]
     fn a_child_waits_for_nobody_of_its_parents() {
         let _alone = ONE_AT_A_TIME.lock().unwrap();
-        let (ends, waits) = mpsc::channel::<()>();
-        let (says, hears) = mpsc::channel();
-        let worker = thread::spawn(move || {
-            undivided(|| {
-                says.send(()).unwrap();
-                waits.recv().unwrap_err();
-            });
-        });
-        hears.recv().unwrap();
+        let (ends, worker) = working();
         FORKS.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the child has this thread alone, allocates nothing and ends by itself.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // SAFETY: only says when this process is ended, should it wait for ever.
+            unsafe { libc::alarm(20) };
             forked();
             let begin = Instant::now();
             undivided(|| ());
@@ -420,7 +420,7 @@ mod tests {
         drop(ends);
         worker.join().unwrap();
         let mut status = 0;
-        // SAFETY: a child of this test's, which ends within two patiences; the call writes the status.
+        // SAFETY: a child of this test's, which its alarm ends at the latest; the call writes the status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "it waited for who did not come along");
     }

@@ -164,7 +164,12 @@ template <class P, class Scope, class List>
 BP_DEV bp_status_code put_batch(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags = none,
                                 uint64_t* end = nullptr) {
   if (n == 0 || !serves<P>(ep) || !can_write_lines<P>(scope)) return BP_INVALID;
-  return in_turn<P>(scope, [&] { return detail::post_unseen<P>(ep, scope, n, list, flags, end); });
+  if constexpr (detail::looks_while_writing<P, Scope>) {
+    bp_status_code s;
+    if (detail::post_unseen<P>(ep, scope, n, list, flags, end, &s)) return s;
+  }
+  if (!detail::all_single<P>(ep, scope, n, list)) return BP_INVALID;
+  return in_turn<P>(scope, [&] { return detail::post_batches<P>(ep, scope, n, list, flags, end); });
 }
 
 // Puts `n` messages of `bytes` bytes each: the i-th from `src + i * src_stride` to `remote_offset + i * remote_stride`.

@@ -16,9 +16,11 @@ use crate::values;
 
 /// Exit status where rows are worse than `--fail-above` allows.
 const WORSE: u8 = 1;
-/// A row is judged if the runs of its two sides have so many orders that none of one side between those of the other is
-/// rarer than one in twenty: three of each side.
+/// A row is judged if two sides of one build would come apart by chance, one above the other, in at most one of so many
+/// orders of their runs (the one-sided rank-sum test at 5 %): from three runs of each side on.
 const LEAST_ORDERS: u64 = 20;
+/// Most runs of a row that are believed.
+const MOST_RUNS: u64 = 1000;
 /// The columns of `--csv`.
 const COLUMNS: [&str; 8] = ["row", "measure", "before", "after", "ratio", "low", "high", "verdict"];
 
@@ -148,9 +150,16 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
             .chain(meta["machine"]["cpu"].as_str())
             .collect::<Vec<_>>()
             .join(", ");
-        side.rows.add(&json["results"]).map_err(bad)?;
+        side.rows.add(&json["results"], runs_of(meta, &side.command)).map_err(bad)?;
     }
     Ok(side)
+}
+
+/// Runs behind a value that is saved with its least and greatest.
+fn runs_of(meta: &Value, command: &str) -> usize {
+    // Results of `link` did not say it, and had so many.
+    let unsaid = if command == "link --together" { 3 } else { 5 };
+    meta["runs"].as_u64().unwrap_or(unsaid).clamp(1, MOST_RUNS) as usize
 }
 
 /// A measure of a row on both sides.
@@ -336,7 +345,7 @@ mod tests {
 
     fn side(rows: Value) -> Read {
         let mut own = Side::default();
-        own.add(&rows).unwrap();
+        own.add(&rows, 5).unwrap();
         Read { command: "bench".into(), machine: "m".into(), exact: false, rows: own }
     }
 
@@ -399,7 +408,7 @@ mod tests {
         for bad in [json!("58 us"), json!(-5), json!([1])] {
             let mut row = row(8, 1.0, 1.0);
             row["bandwidth_gb_s"] = bad;
-            let error = Side::default().add(&json!([row])).unwrap_err();
+            let error = Side::default().add(&json!([row]), 5).unwrap_err();
             assert!(error.starts_with("result 1: bandwidth_gb_s is "), "{error}");
         }
     }
@@ -432,6 +441,24 @@ mod tests {
         };
         let all = Comparison::new(loss(1.2, 0.7), loss(1.1, 0.8));
         assert_eq!((all.rows.len(), all.rows[0].key.measure.as_str()), (1, "ratio"));
+    }
+
+    /// A median of two runs is no more than they are, whatever ends are saved with it.
+    #[test]
+    fn a_saved_median_counts_as_its_runs() {
+        for (runs, verdict) in [(2, "?"), (3, "worse")] {
+            assert_eq!(runs_of(&json!({ "runs": runs }), "bench --post"), runs);
+            let of = |ns: f64| {
+                let row = json!({ "row": "a", "unit": "ns", "median": ns, "min": ns, "max": ns });
+                let mut own = Side::default();
+                own.add(&json!([row]), runs).unwrap();
+                Read { rows: own, ..side(json!([])) }
+            };
+            assert_eq!(Comparison::new(of(10.0), of(12.0)).rows[0].verdict(), verdict, "{runs}");
+        }
+        let bad = [json!(0), json!(-3), json!("9"), json!(u64::MAX), json!(null)];
+        let read = bad.map(|runs| runs_of(&json!({ "runs": runs }), "link --together"));
+        assert_eq!(read, [1, 3, 3, 1000, 3]);
     }
 
     #[test]

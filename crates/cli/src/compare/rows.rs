@@ -59,9 +59,6 @@ const OUTCOMES: [&str; 27] = [
     "explanation",
 ];
 
-/// Runs behind a value that is saved with its least and greatest (`bench --post`, `link`).
-const RUNS_OF_A_MEDIAN: usize = 5;
-
 /// One measure of one row: a value, and the least and greatest of its repetitions where there are
 /// any.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,6 +98,11 @@ impl Sample {
     }
 }
 
+/// Fields whose values name a row by themselves.
+const NAMES: [&str; 5] = ["row", "place", "topology", "path", "together"];
+/// Those of a path and a size, which stand before all.
+const PATH: [&str; 3] = ["data", "kick", "size_bytes"];
+
 /// What a row is about, and which of its values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -109,17 +111,16 @@ pub struct Key {
 }
 
 impl Key {
-    /// In words, without the fields that all rows have alike.
+    /// In words, what names it first, without the fields that all rows have alike.
     pub fn text(&self, common: &[(String, String)]) -> String {
         let own = || self.row.iter().filter(|field| !common.contains(field));
         let of = |name: &str| own().find(|field| field.0 == name).map(|field| field.1.as_str());
         let path = of("data").into_iter().chain(of("kick")).collect::<Vec<_>>().join("/");
         let bytes = of("size_bytes").map(|n| format!("{n} B"));
-        let words = own().filter_map(|(name, value)| match name.as_str() {
-            "data" | "kick" | "size_bytes" => None,
-            "row" | "place" | "topology" | "path" | "together" => Some(value.clone()),
-            _ => Some(format!("{name}={value}")),
-        });
+        let named = NAMES.into_iter().filter_map(of).map(str::to_owned);
+        let is_said = |name: &str| NAMES.contains(&name) || PATH.contains(&name);
+        let rest = own().filter(|(name, _)| !is_said(name));
+        let words = named.chain(rest.map(|(name, value)| format!("{name}={value}")));
         let path = Some(path).filter(|path| !path.is_empty());
         path.into_iter().chain(bytes).chain(words).collect::<Vec<_>>().join(" ")
     }
@@ -136,16 +137,16 @@ pub struct Side {
 }
 
 impl Side {
-    /// Adds a result's rows.
+    /// Adds a result's rows, those with a least and a greatest value of so many runs.
     ///
     /// # Errors
     /// What is wrong with them, in one line.
-    pub fn add(&mut self, results: &Value) -> Result<(), String> {
+    pub fn add(&mut self, results: &Value, runs: usize) -> Result<(), String> {
         let rows = results.as_array().ok_or("no list of results")?;
         for (i, row) in rows.iter().enumerate() {
             let row = row.as_object().ok_or_else(|| format!("result {} is no row", i + 1))?;
             for (key, sample, better) in
-                samples(row).map_err(|e| format!("result {}: {e}", i + 1))?
+                samples(row, runs).map_err(|e| format!("result {}: {e}", i + 1))?
             {
                 if row.get("verified") == Some(&Value::Bool(false)) {
                     self.unverified.push(key);
@@ -166,7 +167,7 @@ impl Side {
 
 type Found = Vec<(Key, Sample, Better)>;
 
-fn samples(row: &Map<String, Value>) -> Result<Found, String> {
+fn samples(row: &Map<String, Value>, runs: usize) -> Result<Found, String> {
     let about = about(row);
     for field in MEASURES.iter().map(|measure| measure.0).chain(BY_UNIT) {
         let is_good = |value: &Value| value.as_f64().is_some_and(|v| v >= 0.0);
@@ -176,17 +177,18 @@ fn samples(row: &Map<String, Value>) -> Result<Found, String> {
     }
     let number = |field: &str| row.get(field).and_then(Value::as_f64);
     let mut found = Vec::new();
-    let mut put = |measure: String, value: f64, ends: [f64; 2], better| {
+    let mut put = |measure: String, value: f64, ends: Option<[f64; 2]>, better| {
         if value.is_finite() && value > 0.0 {
+            let runs = if ends.is_some() { runs } else { 1 };
+            let ends = ends.unwrap_or([value; 2]);
             let [low, high] = [ends[0].min(value).max(0.0), ends[1].max(value)];
             let key = Key { row: about.clone(), measure };
-            let runs = if low < high { RUNS_OF_A_MEDIAN } else { 1 };
             found.push((key, Sample { values: vec![value], runs, low, high }, better));
         }
     };
     for (field, better) in MEASURES {
         if let Some(value) = number(field) {
-            put(field.to_owned(), value, [value; 2], better);
+            put(field.to_owned(), value, None, better);
         }
     }
     // Of `sim --validate`: by what factor the model is off. Its rows have no unit of their own.
@@ -196,7 +198,7 @@ fn samples(row: &Map<String, Value>) -> Result<Found, String> {
         && measured > 0.0
     {
         let off = (model / measured).max(measured / model);
-        put("times_off".to_owned(), off, [off; 2], Better::Less);
+        put("times_off".to_owned(), off, None, Better::Less);
     }
     for field in BY_UNIT {
         let (Some(value), Some(unit)) = (number(field), row.get("unit").and_then(Value::as_str))
@@ -204,9 +206,9 @@ fn samples(row: &Map<String, Value>) -> Result<Found, String> {
             continue;
         };
         let better = if unit == "ns" { Better::Less } else { Better::More };
-        let half = number("spread_percent").unwrap_or(0.0) / 200.0;
-        let spread = [value * (1.0 - half), value * (1.0 + half)];
-        let ends = number("min").zip(number("max")).map_or(spread, |(min, max)| [min, max]);
+        let half = number("spread_percent").map(|percent| percent / 200.0);
+        let spread = half.map(|half| [value * (1.0 - half), value * (1.0 + half)]);
+        let ends = number("min").zip(number("max")).map(|(min, max)| [min, max]).or(spread);
         put(unit.to_owned(), value, ends, better);
     }
     Ok(found)

@@ -124,6 +124,7 @@ fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliE
     let names: Vec<String> = gpus.iter().map(|gpu| gpu.describe().to_string()).collect();
     meta["command"] = json!("link --together");
     meta["gpus"] = json!(names);
+    meta["runs"] = json!(together::REPEATS);
     meta["topology"] = json!(places.map(|p| p.name().to_owned()));
     out.save(&meta, &rows)?;
     let good = rows.iter().all(|row| row["verified"] == true);
@@ -313,6 +314,7 @@ fn meta(bed: &TestBed, link: RawLink, source: &str) -> Result<Value, CliError> {
     let mut meta = common_meta(&bed.gpu)?;
     if let Value::Object(meta) = &mut meta {
         meta.insert("command".into(), "link".into());
+        meta.insert("runs".into(), json!(bed.runs()));
         meta.insert("peer".into(), json!(bed.peer.as_ref().map(|p| p.gpu.describe().to_string())));
         meta.insert(
             "link".into(),

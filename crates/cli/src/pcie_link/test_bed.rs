@@ -124,6 +124,11 @@ impl TestBed {
         })
     }
 
+    /// How many measurements a median is of.
+    pub fn runs(&self) -> usize {
+        self.scale.repeats
+    }
+
     /// The median of several measurements. `model` is the predicted value, which determines the
     /// length of streams.
     pub fn measure(&mut self, probe: Probe, model: f64) -> Result<Measured, CliError> {

@@ -24,7 +24,7 @@ const MOST_GPUS: usize = 16;
 /// Value of every byte that is loaded.
 const LOADED: u8 = 1;
 /// Measurements of a set; the median counts.
-const REPEATS: usize = 3;
+pub const REPEATS: usize = 3;
 /// A pair's sum beside that of its flows alone, below which they share a link.
 const SHARED: f64 = 0.75;
 /// Spread of a flow, percent, from which on its pair says nothing.

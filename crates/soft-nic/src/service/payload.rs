@@ -141,8 +141,8 @@ impl<'a> Domain<'a> {
         mut each: impl FnMut(Span<'_>, usize, usize) -> Result<(), Vendor>,
     ) -> Result<(), Vendor> {
         for (sge, part, mut at) in parts(entries, |sge| sge.bytes as usize, skip, have) {
-            // Of an entry only what is written must be allowed, as on the in-process link: a ConnectX and Linux's Soft-RoCE
-            // look at no more of a receive that is longer than its message.
+            // Of an entry only what is written must be allowed, as on the in-process link: Linux's Soft-RoCE looks at
+            // no more of a receive that is longer than its message (rxe_mr.c, copy_data).
             let (addr, bytes) = (sge.addr.0.wrapping_add(part.start as u64), part.len());
             let key = (sge.lkey.0, Iova(addr), bytes as u32);
             self.regions.walk(self.user, key, 0..bytes, Right::LocalWrite, &mut |span, n| {

@@ -222,47 +222,46 @@ BP_DEV bp_status_code post_batches(const bp_endpoint& ep, Scope scope, uint32_t 
 template <class P, class Scope>
 inline constexpr bool looks_while_writing = !P::shared && P::data_v == data::pull && is_warp_scope<Scope>;
 
-// `n` messages, `list(i)` each, that nobody has looked at yet.
+// `n` messages, `list(i)` each, that nobody has looked at yet; false where there is no room for all of them, or they are
+// more than a batch.
 template <class P, class Scope, class List>
-BP_DEV bp_status_code post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List list, uint32_t flags,
-                                  uint64_t* end) {
-  if constexpr (looks_while_writing<P, Scope>) {
-    // In registers for the whole batch: ptxas else moves each from where it has it, for every message.
-    bp_endpoint ep = given;
-    bp_qp& qp = ep.qp;
-    make_here(qp.sq);
-    make_here(qp.qpn);
-    make_here(qp.credit_period);
-    make_here(ep.local_va);
-    make_here(ep.local_iova);
-    make_here(ep.local_bytes);
-    make_here(ep.remote_iova);
-    make_here(ep.remote_bytes);
-    make_here(ep.local_lkey);
-    make_here(ep.remote_rkey);
-    const uint64_t limit = ticket_limit<P>(qp, false);
-    const room r = load_room<P>(qp);
-    const uint64_t first = r.next, last = first + n;
-    if ((r.error == BP_OK) & (n <= limit / 2) & (last <= r.done + limit)) {
-      scope.sync();  // all have read the words that the leader changes
-      bool fit = true;
-      for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
-        const message m = list(i);
-        fit &= is_single<P>(ep, m);
-        write_message<P>(ep, part, m, first + i, asks(qp, first + i + 1, last, flags));
-      });
-      if (ballot(!fit) != 0) return BP_INVALID;
-      if (scope.rank() == 0) {
-        take<P>(qp, first, n, r.done, r.most, false);
-        note_asked<P>(qp, first, n, flags);
-      }
-      if (end) *end = last;
-      send_slots<P>(qp, scope, {first, first == r.done, false, r.marked}, n, !(flags & defer_ring));
-      return BP_OK;
-    }
+BP_DEV bool post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List list, uint32_t flags, uint64_t* end,
+                        bp_status_code* status) {
+  static_assert(looks_while_writing<P, Scope>, "others look first");
+  // In registers for the whole batch: ptxas else moves each from where it has it, for every message.
+  bp_endpoint ep = given;
+  bp_qp& qp = ep.qp;
+  make_here(qp.sq);
+  make_here(qp.qpn);
+  make_here(qp.credit_period);
+  make_here(ep.local_va);
+  make_here(ep.local_iova);
+  make_here(ep.local_bytes);
+  make_here(ep.remote_iova);
+  make_here(ep.remote_bytes);
+  make_here(ep.local_lkey);
+  make_here(ep.remote_rkey);
+  const uint64_t limit = ticket_limit<P>(qp, false);
+  const room r = load_room<P>(qp);
+  const uint64_t first = r.next, last = first + n;
+  if ((r.error != BP_OK) | (n > limit / 2) | (last > r.done + limit)) return false;
+  scope.sync();  // all have read the words that the leader changes
+  bool fit = true;
+  for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
+    const message m = list(i);
+    fit &= is_single<P>(ep, m);
+    write_message<P>(ep, part, m, first + i, asks(qp, first + i + 1, last, flags));
+  });
+  *status = BP_INVALID;
+  if (ballot(!fit) != 0) return true;
+  if (scope.rank() == 0) {
+    take<P>(qp, first, n, r.done, r.most, false);
+    note_asked<P>(qp, first, n, flags);
   }
-  if (!all_single<P>(given, scope, n, list)) return BP_INVALID;
-  return post_batches<P>(given, scope, n, list, flags, end);
+  if (end) *end = last;
+  send_slots<P>(qp, scope, {first, first == r.done, false, r.marked}, n, !(flags & defer_ring));
+  *status = BP_OK;
+  return true;
 }
 
 }  // namespace detail

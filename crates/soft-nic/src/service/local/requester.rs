@@ -147,10 +147,12 @@ impl Sending {
                     let checked = checked.and_then(|()| check_local(wqe, bytes, domain));
                     checked.map_err(nak).and_then(|()| {
                         let done = execute::execute(&msg, peer, remote);
+                        let is_heard = sq.qp.kind != QpType::Uc;
+                        let done = if is_heard { done } else { unheard(peer, done) };
                         if let Some(capture) = cx.inproc_capture {
                             capture.record(&msg, peer, done);
                         }
-                        if sq.qp.kind == QpType::Uc { unheard(peer, done) } else { done }
+                        done
                     })
                 }
                 Err((syndrome, vendor)) => Err(Refusal::Nak(*syndrome, *vendor)),

@@ -79,20 +79,30 @@ fn permitted(qp: &Qp, right: Right) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a WRITE may go where it says.
-fn may_write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+/// Where a WRITE goes, if it may; `None` for one without bytes.
+fn target<'a>(
+    qp: &Qp,
+    regions: &'a Regions,
+    msg: &Message<'_>,
+) -> Result<Option<Span<'a>>, Refusal> {
     match msg.wqe.bytes {
-        0 => permitted(qp, Right::RemoteWrite), // the key is not looked at (9.7.5.2.4)
-        bytes => reach(qp, regions, msg.remote(), bytes, Right::RemoteWrite).map(drop),
+        0 => permitted(qp, Right::RemoteWrite).map(|()| None), // whatever its key (9.7.5.2.4)
+        bytes => reach(qp, regions, msg.remote(), bytes, Right::RemoteWrite).map(Some),
     }
 }
 
 /// RDMA WRITE without immediate.
 pub(crate) fn write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
-    if msg.wqe.bytes == 0 {
-        return permitted(qp, Right::RemoteWrite); // the key is not looked at (9.7.5.2.4)
-    }
-    let to = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteWrite)?;
+    write_to(qp, regions, msg, target(qp, regions, msg)?)
+}
+
+fn write_to(
+    qp: &Qp,
+    regions: &Regions,
+    msg: &Message<'_>,
+    to: Option<Span<'_>>,
+) -> Result<(), Refusal> {
+    let Some(to) = to else { return Ok(()) };
     if let Some(put) = put_late(qp, regions, msg) {
         return put;
     }
@@ -158,9 +168,9 @@ pub(crate) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(
     if !receives.is_alive() {
         return Err(Refusal::NoAnswer);
     }
-    if msg.wqe.opcode == Opcode::RdmaWriteImm {
-        may_write(qp, regions, msg)?; // first: what is refused takes no receive
-    }
+    // First: what is refused takes no receive.
+    let is_write = msg.wqe.opcode == Opcode::RdmaWriteImm;
+    let to = if is_write { target(qp, regions, msg)? } else { None };
     let taken = receives.take(qp).ok_or(Refusal::Rnr)?;
     let opcode = match msg.wqe.opcode {
         Opcode::RdmaWriteImm => CqeOpcode::RespWrImm,
@@ -169,7 +179,7 @@ pub(crate) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(
     };
     let moving = recv::Moving { qp, taken: taken.name() };
     if opcode == CqeOpcode::RespWrImm {
-        write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.name()))?;
+        write_to(qp, regions, msg, to).inspect_err(|_| recv::flush(qp, taken.name()))?;
     } else {
         scatter(qp, regions, msg, taken)?;
     }
