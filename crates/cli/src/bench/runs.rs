@@ -8,7 +8,7 @@ use super::progress;
 use crate::plan::BenchPlan;
 
 /// Has `row` measure every path at every size, in each of the plan's runs; `None` leaves the path out. Every other run
-/// goes the other way round, so that what drifts steadily favours no row.
+/// goes the other way round: over an even number of runs what drifts steadily moves the medians of all rows alike.
 ///
 /// Rows are given by path and size, those of one in the order of their runs, also when an error ended them.
 pub fn measure<E>(
@@ -72,14 +72,15 @@ mod tests {
         Row { messages: nth, ..Row::new(path.data(), path.kick(), bytes) }
     }
 
-    /// Over an even number of runs every row is measured as late as every other, on average.
+    /// Over an even number of runs every row's median is measured as late as every other's.
     #[test]
     fn a_steady_drift_favours_no_row() {
-        let mut late = [0; 4];
-        for (when, nth) in order(4, 6).enumerate() {
-            late[nth] += when;
+        for runs in [2, 4, 6] {
+            let mut late = [const { Vec::new() }; 4];
+            order(4, runs).enumerate().for_each(|(when, nth)| late[nth].push(when));
+            let middles = late.map(|of| of[of.len() / 2 - 1] + of[of.len() / 2]);
+            assert_eq!(middles, [middles[0]; 4], "{runs}");
         }
-        assert_eq!(late, [late[0]; 4]);
         assert_eq!(order(3, 3).collect::<Vec<_>>(), [0, 1, 2, 2, 1, 0, 0, 1, 2]);
     }
 

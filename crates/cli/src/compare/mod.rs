@@ -87,7 +87,8 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.json {
         let json = json!({
             "meta": { "command": "compare", "of": all.command, "noise": all.noise,
-                "notes": all.notes },
+                "notes": all.notes, "missing": all.names(&all.missing),
+                "unverified": all.names(&all.unverified) },
             "results": all.json(),
         });
         let text = serde_json::to_string_pretty(&json)
@@ -101,6 +102,11 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
     }
     let is_whole = all.missing.is_empty() && all.unverified.is_empty();
     let bad = limit.is_some() && !(failed.is_empty() && is_whole);
+    if bad && quiet {
+        let [missing, unverified] = [&all.missing, &all.unverified].map(Vec::len);
+        let failed = failed.len();
+        eprintln!("bellpush: {failed} worse, {missing} missing, {unverified} not verified");
+    }
     Ok(if bad { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
 }
 
@@ -118,12 +124,14 @@ struct Read {
     machine: String,
     /// Whether a model says it all: then a value is what it is, and repeating it changes nothing.
     exact: bool,
+    /// Whether its results are of several machines.
+    mixed: bool,
     rows: Side,
 }
 
 fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
     let (command, machine, rows) = (String::new(), String::new(), Side::default());
-    let mut side = Read { command, machine, exact: true, rows };
+    let mut side = Read { command, machine, exact: true, mixed: false, rows };
     let mut texts: Vec<String> = Vec::new();
     for (i, path) in paths.iter().enumerate() {
         let bad = |what: String| {
@@ -144,22 +152,31 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
         }
         side.command = command;
         side.exact &= meta["source"] == "model";
-        side.machine = ["executor", "driver"]
+        let machine = ["executor", "driver"]
             .iter()
             .filter_map(|field| meta[field].as_str())
             .chain(meta["machine"]["cpu"].as_str())
             .collect::<Vec<_>>()
             .join(", ");
-        side.rows.add(&json["results"], runs_of(meta, &side.command)).map_err(bad)?;
+        side.mixed |= i > 0 && machine != side.machine;
+        side.machine = machine;
+        let runs = runs_of(meta, &side.command).map_err(bad)?;
+        side.rows.add(&json["results"], runs).map_err(bad)?;
     }
     Ok(side)
 }
 
 /// Runs behind a value that is saved with its least and greatest.
-fn runs_of(meta: &Value, command: &str) -> usize {
-    // Results of `link` did not say it, and had so many.
-    let unsaid = if command == "link --together" { 3 } else { 5 };
-    meta["runs"].as_u64().unwrap_or(unsaid).clamp(1, MOST_RUNS) as usize
+fn runs_of(meta: &Value, command: &str) -> Result<usize, String> {
+    match &meta["runs"] {
+        // Results of `link` did not say it, and had so many.
+        Value::Null => Ok(if command == "link --together" { 3 } else { 5 }),
+        runs => {
+            let number = runs.as_u64().filter(|runs| (1..=MOST_RUNS).contains(runs));
+            let number = number.ok_or_else(|| format!("meta.runs is {runs}: 1 to {MOST_RUNS}"))?;
+            Ok(number as usize)
+        }
+    }
 }
 
 /// A measure of a row on both sides.
@@ -200,7 +217,7 @@ struct Comparison {
     /// Half of the way from least to greatest of repeated rows, as a share: nine of ten vary less.
     noise: Option<f64>,
     unverified: Vec<Key>,
-    /// What was measured before, and is not in the other result.
+    /// What was measured before, and is not in the other result, or not in all of its runs.
     missing: Vec<Key>,
     notes: Vec<String>,
 }
@@ -227,6 +244,11 @@ impl Comparison {
             rows.push(Row { key, better, before, after, ratio, interval });
         }
         let mut notes = Vec::new();
+        for (name, side) in [("before", &before), ("after", &after)] {
+            if side.mixed {
+                notes.push(format!("the results of {name} are of several machines"));
+            }
+        }
         if before.machine != after.machine {
             notes.push(format!("not the same machine: {}; {}", before.machine, after.machine));
         }
@@ -251,9 +273,11 @@ impl Comparison {
                  side, apart by commas or by 'bench --runs 3', are enough"
             ));
         }
-        let unverified = [before.rows.unverified, after.rows.unverified].concat();
-        let is_missing =
-            |key: &&Key| !after.rows.samples.contains_key(*key) && !unverified.contains(key);
+        let unverified = sides.map(|side| &side.unverified[..]).concat();
+        let is_missing = |key: &&Key| {
+            after.rows.lacks_some(key)
+                || !after.rows.samples.contains_key(*key) && !unverified.contains(key)
+        };
         let missing = before.rows.order.iter().filter(is_missing).cloned().collect();
         Self { command: before.command, rows, common, noise, unverified, missing, notes }
     }
@@ -262,6 +286,10 @@ impl Comparison {
     fn beyond(&self, limit: f64) -> Vec<usize> {
         let is_worse = |row: &Row| row.loss() > limit && row.verdict() == "worse";
         (0..self.rows.len()).filter(|&i| is_worse(&self.rows[i])).collect()
+    }
+
+    fn names(&self, keys: &[Key]) -> Vec<String> {
+        keys.iter().map(|key| format!("{} {}", key.text(&self.common), key.measure)).collect()
     }
 
     fn json(&self) -> Vec<Value> {
@@ -300,14 +328,18 @@ impl Comparison {
         let [better, worse, same, unknown] = ["better", "worse", "same", "?"].map(count);
         let _ = writeln!(out, "{better} better, {worse} worse, {same} the same, {unknown} unknown");
         self.notes.iter().for_each(|note| _ = writeln!(out, "note: {note}"));
-        for key in &self.unverified {
-            let _ = writeln!(out, "NOT VERIFIED: {} {}", key.text(&self.common), key.measure);
-        }
-        for key in self.missing.iter().filter(|_| failed.is_some()) {
-            let _ = writeln!(out, "MISSING: {} {}", key.text(&self.common), key.measure);
+        for name in self.names(&self.unverified) {
+            let _ = writeln!(out, "NOT VERIFIED: {name}");
         }
         if let Some((limit, failed)) = failed {
-            let _ = writeln!(out, "{} worse by more than {:.1} %", failed.len(), 100.0 * limit);
+            for name in self.names(&self.missing) {
+                let _ = writeln!(out, "MISSING: {name}");
+            }
+            let limit = 100.0 * limit;
+            let _ = write!(out, "{} worse by more than {limit:.1} %", failed.len());
+            let unjudged = format!(", {unknown} not judged");
+            out += if unknown > 0 { &unjudged } else { "" };
+            out.push('\n');
             for &i in failed {
                 let (row, name) = (&self.rows[i], &names[i]);
                 let loss = 100.0 * row.loss();
@@ -346,7 +378,8 @@ mod tests {
     fn side(rows: Value) -> Read {
         let mut own = Side::default();
         own.add(&rows, 5).unwrap();
-        Read { command: "bench".into(), machine: "m".into(), exact: false, rows: own }
+        let (command, machine) = ("bench".into(), "m".into());
+        Read { command, machine, exact: false, mixed: false, rows: own }
     }
 
     fn row(size: u64, ns: f64, rate: f64) -> Value {
@@ -405,6 +438,12 @@ mod tests {
         let text = all.text(true, Some((0.05, &[])));
         assert!(text.contains("MISSING: 64 B latency_ns_p50"), "{text}");
         assert!(Comparison::new(whole(), whole()).missing.is_empty());
+        // A value that some of its runs lack is missing as well.
+        let mut none = row(8, 1.0, 1.0);
+        none["bandwidth_gb_s"] = json!(0);
+        let some = side(json!([row(8, 1.0, 1.0), none, row(64, 2.0, 1.0)]));
+        let missing = Comparison::new(whole(), some).missing;
+        assert_eq!(missing.iter().map(|key| &key.measure).collect::<Vec<_>>(), ["bandwidth_gb_s"]);
         for bad in [json!("58 us"), json!(-5), json!([1])] {
             let mut row = row(8, 1.0, 1.0);
             row["bandwidth_gb_s"] = bad;
@@ -447,7 +486,7 @@ mod tests {
     #[test]
     fn a_saved_median_counts_as_its_runs() {
         for (runs, verdict) in [(2, "?"), (3, "worse")] {
-            assert_eq!(runs_of(&json!({ "runs": runs }), "bench --post"), runs);
+            assert_eq!(runs_of(&json!({ "runs": runs }), "bench --post"), Ok(runs));
             let of = |ns: f64| {
                 let row = json!({ "row": "a", "unit": "ns", "median": ns, "min": ns, "max": ns });
                 let mut own = Side::default();
@@ -456,9 +495,22 @@ mod tests {
             };
             assert_eq!(Comparison::new(of(10.0), of(12.0)).rows[0].verdict(), verdict, "{runs}");
         }
-        let bad = [json!(0), json!(-3), json!("9"), json!(u64::MAX), json!(null)];
-        let read = bad.map(|runs| runs_of(&json!({ "runs": runs }), "link --together"));
-        assert_eq!(read, [1, 3, 3, 1000, 3]);
+        for bad in [json!(0), json!(-3), json!("9"), json!(u64::MAX)] {
+            assert!(runs_of(&json!({ "runs": bad }), "bench --post").is_err(), "{bad}");
+        }
+        let unsaid = ["bench --post", "link --together"].map(|of| runs_of(&json!({}), of));
+        assert_eq!(unsaid, [Ok(5), Ok(3)]);
+    }
+
+    /// Of a lone row nothing is left out that names it, and no name writes to the terminal.
+    #[test]
+    fn names_of_rows_are_whole_and_printable() {
+        let lone = || side(json!([row(8, 1.0, 1.0)]));
+        let all = Comparison::new(lone(), lone());
+        assert_eq!(all.rows[0].key.text(&all.common), "push 8 B");
+        let odd = || side(json!([{ "row": "a\u{1b}[2J\nb", "unit": "ns", "median": 9.0 }]));
+        let all = Comparison::new(odd(), odd());
+        assert!(!all.rows[0].key.text(&all.common).contains(char::is_control));
     }
 
     #[test]
@@ -489,6 +541,18 @@ mod tests {
         let spread =
             json!([{ "row": "a", "unit": "GB/s", "measured": 10.0, "spread_percent": 20 }]);
         let all = Comparison::new(side(spread.clone()), side(spread));
-        assert_eq!(all.rows[0].interval, Some([9.0 / 11.0, 11.0 / 9.0]));
+        assert_eq!(
+            all.rows[0].interval,
+            Some([8.0 / 12.0, 12.0 / 8.0]),
+            "either end may be so far"
+        );
+        for bad in [
+            json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": 9.5, "max": 8.0 }]),
+            json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": "8", "max": 9.5 }]),
+            json!([{ "row": "a", "unit": "seconds", "median": 9.0 }]),
+            json!([{ "row": "a", "unit": "ns", "median": 9.0, "verified": "false" }]),
+        ] {
+            assert!(Side::default().add(&bad, 5).is_err(), "{bad}");
+        }
     }
 }

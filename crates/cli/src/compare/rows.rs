@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bellpush_cli::report::human::printable;
 use serde_json::{Map, Value};
 
 /// Which of two values is the better one.
@@ -27,6 +28,8 @@ const MEASURES: [(&str, Better); 10] = [
 ];
 /// Fields whose row says their unit, which says what is better.
 const BY_UNIT: [&str; 2] = ["median", "measured"];
+/// The ends of what was measured several times.
+const ENDS: [&str; 3] = ["min", "max", "spread_percent"];
 /// Fields that are outcomes or remarks, and say nothing of what a row is about. Numbers with a
 /// fraction do not either.
 const OUTCOMES: [&str; 27] = [
@@ -122,7 +125,7 @@ impl Key {
         let rest = own().filter(|(name, _)| !is_said(name));
         let words = named.chain(rest.map(|(name, value)| format!("{name}={value}")));
         let path = Some(path).filter(|path| !path.is_empty());
-        path.into_iter().chain(bytes).chain(words).collect::<Vec<_>>().join(" ")
+        printable(&path.into_iter().chain(bytes).chain(words).collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -134,9 +137,17 @@ pub struct Side {
     pub samples: BTreeMap<Key, (Sample, Better)>,
     /// Rows that were not verified, which are compared with nothing.
     pub unverified: Vec<Key>,
+    /// How many times each row is there, verified.
+    counts: BTreeMap<Vec<(String, String)>, usize>,
 }
 
 impl Side {
+    /// Whether some of a row's runs lack a measure that others have.
+    pub fn lacks_some(&self, key: &Key) -> bool {
+        let sample = self.samples.get(key).map(|(sample, _)| sample.values.len());
+        sample.zip(self.counts.get(&key.row)).is_some_and(|(some, &all)| some < all)
+    }
+
     /// Adds a result's rows, those with a least and a greatest value of so many runs.
     ///
     /// # Errors
@@ -145,10 +156,18 @@ impl Side {
         let rows = results.as_array().ok_or("no list of results")?;
         for (i, row) in rows.iter().enumerate() {
             let row = row.as_object().ok_or_else(|| format!("result {} is no row", i + 1))?;
+            let is_verified = match row.get("verified") {
+                None | Some(Value::Null) => true,
+                Some(Value::Bool(verified)) => *verified,
+                Some(other) => return Err(format!("result {}: verified is {other}", i + 1)),
+            };
+            if is_verified {
+                *self.counts.entry(about(row)).or_default() += 1;
+            }
             for (key, sample, better) in
                 samples(row, runs).map_err(|e| format!("result {}: {e}", i + 1))?
             {
-                if row.get("verified") == Some(&Value::Bool(false)) {
+                if !is_verified {
                     self.unverified.push(key);
                     continue;
                 }
@@ -167,9 +186,18 @@ impl Side {
 
 type Found = Vec<(Key, Sample, Better)>;
 
+/// Of a unit, which of two values is the better one.
+fn better(unit: &str) -> Result<Better, String> {
+    match unit {
+        "ns" => Ok(Better::Less),
+        _ if unit.ends_with("/s") => Ok(Better::More),
+        _ => Err(format!("unit {unit:?}: which of two values is better is not known")),
+    }
+}
+
 fn samples(row: &Map<String, Value>, runs: usize) -> Result<Found, String> {
     let about = about(row);
-    for field in MEASURES.iter().map(|measure| measure.0).chain(BY_UNIT) {
+    for field in MEASURES.iter().map(|measure| measure.0).chain(BY_UNIT).chain(ENDS) {
         let is_good = |value: &Value| value.as_f64().is_some_and(|v| v >= 0.0);
         if let Some(value) = row.get(field).filter(|value| !value.is_null() && !is_good(value)) {
             return Err(format!("{field} is {value}: a number of 0 or more belongs there"));
@@ -205,10 +233,14 @@ fn samples(row: &Map<String, Value>, runs: usize) -> Result<Found, String> {
         else {
             continue;
         };
-        let better = if unit == "ns" { Better::Less } else { Better::More };
-        let half = number("spread_percent").map(|percent| percent / 200.0);
-        let spread = half.map(|half| [value * (1.0 - half), value * (1.0 + half)]);
+        let better = better(unit)?;
+        // Where between its ends the median lies is not saved: each is as far from it as both are apart at most.
+        let spread = number("spread_percent").map(|percent| percent / 100.0);
+        let spread = spread.map(|share| [value * (1.0 - share), value * (1.0 + share)]);
         let ends = number("min").zip(number("max")).map(|(min, max)| [min, max]).or(spread);
+        if let Some([min, max]) = ends.filter(|[min, max]| min > max) {
+            return Err(format!("min is {min}, and max {max}"));
+        }
         put(unit.to_owned(), value, ends, better);
     }
     Ok(found)
@@ -226,18 +258,24 @@ fn about(row: &Map<String, Value>) -> Vec<(String, String)> {
 }
 
 /// Fields that say nothing of which row one is: all rows that have them have them alike, and without them no two rows
-/// are the same.
+/// are the same. What names a lone row stays.
 pub fn common(sides: [&Side; 2]) -> Vec<(String, String)> {
-    let keys = || sides.into_iter().flat_map(|side| &side.order);
-    let rows: BTreeSet<&Vec<(String, String)>> = keys().map(|key| &key.row).collect();
+    let keys = sides.into_iter().flat_map(|side| side.order.iter().chain(&side.unverified));
+    let rows: BTreeSet<&Vec<(String, String)>> = keys.map(|key| &key.row).collect();
     let fields: BTreeSet<&(String, String)> = rows.iter().copied().flatten().collect();
-    let is_only = |field: &(String, String)| fields.iter().filter(|f| f.0 == field.0).count() == 1;
-    let alike: Vec<_> = fields.iter().copied().filter(|f| is_only(f)).cloned().collect();
+    let mut values: BTreeMap<&str, usize> = BTreeMap::new();
+    fields.iter().for_each(|field| *values.entry(&field.0).or_default() += 1);
+    let names = |field: &(String, String)| {
+        NAMES.contains(&field.0.as_str()) || PATH.contains(&field.0.as_str())
+    };
+    let is_alike = |field: &(String, String)| {
+        values[field.0.as_str()] == 1 && (rows.len() > 1 || !names(field))
+    };
+    let alike: BTreeSet<_> = fields.iter().copied().filter(|f| is_alike(f)).cloned().collect();
     let own = |row: &&Vec<(String, String)>| -> Vec<(String, String)> {
         row.iter().filter(|field| !alike.contains(field)).cloned().collect()
     };
-    match rows.iter().map(own).collect::<BTreeSet<_>>().len() == rows.len() {
-        true => alike,
-        false => alike.into_iter().filter(|f| rows.iter().all(|row| row.contains(f))).collect(),
-    }
+    let is_enough = rows.iter().map(own).collect::<BTreeSet<_>>().len() == rows.len();
+    let all_have = |field: &(String, String)| rows.iter().all(|row| row.contains(field));
+    alike.iter().filter(|field| is_enough || all_have(field)).cloned().collect()
 }

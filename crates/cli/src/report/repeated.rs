@@ -9,7 +9,7 @@ use super::row::Row;
 /// A row and its repetitions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Repeated {
-    /// What the rows have in common; medians, of which each is the value of a run, and sums.
+    /// What the rows have in common; medians and sums.
     pub row: Row,
     /// Its label, which it shares with rows of other sizes alone.
     pub label: String,
@@ -80,9 +80,10 @@ fn merged(label: String, first: usize, runs: &[&Row]) -> Repeated {
     }
 }
 
-/// The middle one, of an even number the lower of the middle two.
-pub(super) fn middle(sorted: &[f64]) -> Option<f64> {
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+/// The middle one, of an even number the mean of the middle two.
+fn middle(sorted: &[f64]) -> Option<f64> {
+    let [low, high] = [sorted.len().saturating_sub(1) / 2, sorted.len() / 2];
+    Some((sorted.get(low)? + sorted.get(high)?) / 2.0)
 }
 
 #[cfg(test)]
@@ -115,9 +116,9 @@ mod tests {
         assert_eq!(all.len(), 12, "each path and size once");
         let of = &all[1];
         assert_eq!((of.first, of.runs, of.row.messages, of.row.dropped), (1, 4, 4000, 6));
-        // The row's own are 4000 ns and 0.002 GB/s: of four the second is taken.
-        assert_eq!((of.row.latency_ns_p50, of.latency_ns), (Some(5e3), Some([4e3, 9e3])));
-        assert_eq!((of.row.bandwidth_gb_s, of.gb_s), (0.5, Some([0.002, 7.0])));
+        // The row's own are 4000 ns and 0.002 GB/s.
+        assert_eq!((of.row.latency_ns_p50, of.latency_ns), (Some(6e3), Some([4e3, 9e3])));
+        assert_eq!((of.row.bandwidth_gb_s, of.gb_s), (3.25, Some([0.002, 7.0])));
         assert_eq!((of.row.verified, of.row.max_credits_in_use), (false, Some(9000)));
         assert_eq!(of.one_way_ns, None);
     }
