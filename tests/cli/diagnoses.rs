@@ -293,6 +293,17 @@ fn a_copy_without_links_is_recorded() {
     assert_eq!(fs::read_to_string(copied).unwrap(), "0x15b3\n");
 }
 
+/// CAP_IPC_LOCK lifts the limit of locked memory (mlock(2)), CAP_SYS_ADMIN alone does not.
+#[test]
+fn a_capability_lifts_the_limit_of_locked_memory() {
+    for (capabilities, is_lifted) in [("0000000000004000", true), ("0000000000200000", false)] {
+        let statement = format!("capabilities {capabilities}");
+        let dir = machine("memlock-64k", &[&statement]);
+        let is_wrong = wrong(dir.path()).iter().any(|f| f[0] == "locked-memory");
+        assert_eq!(is_wrong, !is_lifted, "{capabilities}");
+    }
+}
+
 /// A recording has no name, address or serial number that no check reads.
 #[test]
 fn a_recording_tells_nothing_more() {
