@@ -186,6 +186,9 @@ fn a_receive_that_is_too_short_or_not_writable_fails_both_ends() {
         let cqes = p.send(&SendWr::new(Opcode::Send).payload(&payload));
         assert_eq!(syndromes(&cqes), [Some(remote)]);
         assert_eq!(syndromes(&p.received()), [Some(local), Some(Syndrome::WrFlush)]);
+        assert_eq!(p.b.qp.state(), QpState::Err);
+        // The receive's CQE has told it (InfiniBand 9.9.3.1, class C).
+        assert_eq!(events(&p.nics[1]), []);
     }
 }
 

@@ -110,6 +110,7 @@ fn a_send_longer_than_its_receive_fails_both_ends() {
     fails(&mut p, &wr, Syndrome::RemoteInvalReq, Vendor::Length);
     let got = syndromes(&p.received());
     assert_eq!(got, [Some(Syndrome::LocalLength), Some(Syndrome::WrFlush)]);
+    assert_eq!(p.nics[1].next_event(), None, "the CQE has told it");
 }
 
 #[test]

@@ -8,7 +8,6 @@
 use std::net::IpAddr;
 
 use crate::counters::DropReason;
-use crate::objects::events::Event;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
@@ -89,10 +88,7 @@ impl Uc {
         }
         match self.reassembly.accept(qp, domain, packet, self.path.mtu) {
             Ok(ended) => self.trace_message(qp, packet, ended),
-            Err(Refused::Receive(..)) => {
-                qp.events.push(Event::QpFatal(qp.qpn));
-                qp.set_error();
-            }
+            Err(Refused::Receive(..)) => qp.set_error(),
             Err(refused) => {
                 self.reassembly.abandon();
                 qp.counters.dropped(match refused {

@@ -5,7 +5,6 @@
 
 use crate::counters::{DropReason, Live};
 use crate::link::port::{Arrived, Port, Route};
-use crate::objects::events::Event;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::recv;
@@ -79,7 +78,6 @@ impl Ud {
         drop(moving);
         if let Err((cause, vendor)) = moved {
             spoil(qp, receive.counter, cause, vendor);
-            qp.events.push(Event::QpFatal(qp.qpn));
             return qp.set_error();
         }
         let imm = packet.headers.ext.imm;

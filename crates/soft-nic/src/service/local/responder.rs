@@ -204,16 +204,13 @@ fn scatter(
     receive: &Receive,
 ) -> Result<(), Refusal> {
     let entries = receive.entries();
-    // The receiver learns of its own mistake from an error CQE, the sender from the NAK.
+    // The receiver learns of its own mistake from an error CQE, so it is told by no event (InfiniBand 9.9.3.1, class C);
+    // the sender learns of it from the NAK.
     let spoil = |local: Syndrome, remote: Syndrome, vendor: Vendor| {
         let op = CqeOpcode::RespErr;
         qp.complete_receive(&Cqe::error(op, qp.qpn, receive.counter, local, vendor as u8));
-        if qp.kind == QpType::Uc {
-            qp.events.push(Event::QpFatal(qp.qpn));
-            qp.set_error();
-            return Refusal::Nak(remote, vendor);
-        }
-        nak(qp, remote, vendor)
+        qp.set_error();
+        Refusal::Nak(remote, vendor)
     };
     let room: u64 = entries.iter().map(|e| u64::from(e.bytes)).sum();
     if u64::from(msg.wqe.bytes) > room {

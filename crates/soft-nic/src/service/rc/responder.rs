@@ -60,15 +60,16 @@ pub(super) struct Responder {
 enum No {
     NotReady,
     Nak(Cause, Vendor),
+    /// The same, and a receive's CQE has told the owner (InfiniBand 9.9.3.1, class C).
+    Receive(Cause),
 }
 
 impl From<Refused> for No {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::NotReady => Self::NotReady,
-            Refused::Request(cause, vendor) | Refused::Receive(cause, vendor) => {
-                Self::Nak(cause, vendor)
-            }
+            Refused::Request(cause, vendor) => Self::Nak(cause, vendor),
+            Refused::Receive(cause, _) => Self::Receive(cause),
         }
     }
 }
@@ -156,7 +157,8 @@ impl Responder {
                 let timer = Syndrome::RnrNak { timer: self.rnr_timer };
                 self.reply = Some((self.expected, timer));
             }
-            Err(No::Nak(cause, vendor)) => self.refuse(qp, self.expected, cause, vendor),
+            Err(No::Nak(cause, vendor)) => self.refuse(qp, self.expected, cause, Some(vendor)),
+            Err(No::Receive(cause)) => self.refuse(qp, self.expected, cause, None),
         }
     }
 
@@ -306,7 +308,8 @@ impl Responder {
         }
     }
 
-    fn refuse(&mut self, qp: &Qp, psn: Psn, cause: Cause, vendor: Vendor) {
+    /// `untold`: what an event tells the owner of the queue pair, whom no CQE has told.
+    fn refuse(&mut self, qp: &Qp, psn: Psn, cause: Cause, untold: Option<Vendor>) {
         let code = match cause {
             Cause::RemoteAccess => NakCode::RemoteAccess,
             Cause::RemoteInvalReq => NakCode::InvalidRequest,
@@ -319,7 +322,10 @@ impl Responder {
             return;
         }
         self.dead = true;
-        nak(qp, cause, vendor);
+        match untold {
+            Some(vendor) => _ = nak(qp, cause, vendor),
+            None => qp.set_error(),
+        }
     }
 
     /// Whether a response with data is due.
@@ -378,7 +384,7 @@ impl Responder {
                         }
                         // The region went while its bytes were on their way.
                         self.replay.forget();
-                        self.refuse(qp, psn, Cause::RemoteAccess, vendor);
+                        self.refuse(qp, psn, Cause::RemoteAccess, Some(vendor));
                     } else if at.ends() {
                         self.replay.answered();
                     }
