@@ -273,6 +273,7 @@ BP_KERNEL(bp_post_put_block_system, bp_post_args) { puts<own_system, block>(args
 
 BP_KERNEL(bp_post_signal, bp_post_args) { put_signals<own>(args); }
 BP_KERNEL(bp_post_signal_system, bp_post_args) { put_signals<own_system>(args); }
+BP_KERNEL(bp_post_signal_shared, bp_post_args) { put_signals<shared>(args); }
 BP_KERNEL(bp_post_put_set, bp_post_args) { put_signals<own, set>(args); }
 BP_KERNEL(bp_post_put_set_system, bp_post_args) { put_signals<own_system, set>(args); }
 BP_KERNEL(bp_post_signal_alone, bp_post_args) { signals<own, add>(args); }
@@ -290,10 +291,17 @@ BP_KERNEL(bp_post_wait, bp_post_args) { waits<own>(args); }
 BP_KERNEL(bp_post_wait_shared, bp_post_args) { waits<shared>(args); }
 BP_KERNEL(bp_post_bounded, bp_post_args) { bounded<own>(args); }
 BP_KERNEL(bp_post_imm, bp_post_args) { immediates<own>(args); }
+BP_KERNEL(bp_post_imm_system, bp_post_args) { immediates<own_system>(args); }
+BP_KERNEL(bp_post_imm_shared, bp_post_args) { immediates<shared>(args); }
 BP_KERNEL(bp_post_imm_alone, bp_post_args) { signals<own, imm>(args); }
 BP_KERNEL(bp_post_get, bp_post_args) { gets<own>(args); }
+BP_KERNEL(bp_post_get_system, bp_post_args) { gets<own_system>(args); }
+BP_KERNEL(bp_post_get_shared, bp_post_args) { gets<shared>(args); }
 BP_KERNEL(bp_post_fetch_add, bp_post_args) { additions<own>(args); }
+BP_KERNEL(bp_post_fetch_add_system, bp_post_args) { additions<own_system>(args); }
+BP_KERNEL(bp_post_fetch_add_shared, bp_post_args) { additions<shared>(args); }
 BP_KERNEL(bp_post_compare_swap, bp_post_args) { swaps<own>(args); }
+BP_KERNEL(bp_post_compare_swap_system, bp_post_args) { swaps<own_system>(args); }
 BP_KERNEL(bp_post_test, bp_post_args) { tests<own>(args); }
 BP_KERNEL(bp_post_fence, bp_post_args) { fences<own>(args); }
 BP_KERNEL(bp_post_watch_all, bp_post_args) { watches<warp, of::all>(args); }

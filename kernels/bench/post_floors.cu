@@ -44,7 +44,7 @@ BP_DEV void store_unit(const bp_post_args& a, const bp_endpoint& ep, uint32_t in
 BP_DEV void store_wqe(const bp_post_args& a, const bp_endpoint& ep, uint32_t index) {
   const bp::wqe w = wqe_of(a, ep, index, put_bytes);
   bp::u128* block = bp::sq_unit(ep.qp, index, 0);
-  for (uint32_t u = 0; u < 4; u++) bp::st_unit(block + u, bp::wqe_unit<false>(w, u, index, ep.qp.qpn));
+  for (uint32_t u = 0; u < w.ds; u++) bp::st_unit(block + u, bp::wqe_unit<false>(w, u, index, ep.qp.qpn));
 }
 
 template <class Body>

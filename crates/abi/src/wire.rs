@@ -29,16 +29,16 @@ pub struct QpState {
     pub reserved: u64,
     /// Tickets below are complete.
     pub done: u64,
-    /// Exclusive: tickets below are known to the NIC.
-    pub rung: u64,
-    /// Tickets below are covered by a requested CQE.
-    pub signalled: u64,
     /// Exclusive: WQEs that begin below this ticket get ready words.
     pub marked: u64,
     /// The [`Code`] that ended the queue pair, 0 while it lives.
     pub error: u32,
     /// High-water mark of credits in use.
     pub max_credits: u32,
+    /// Exclusive: tickets below are known to the NIC.
+    pub rung: u64,
+    /// Tickets below are covered by a requested CQE.
+    pub signalled: u64,
     /// Exclusive: end of the last WQE that brings data here.
     pub fetched: u64,
     /// Exclusive: clock ticks from a wait's beginning to its first look.

@@ -130,16 +130,16 @@ struct bp_window {
 };
 BP_ASSERT_SIZE(bp_window, 32);
 
-// Counters that the GPU alone touches, in its own memory. What a post reads and writes comes first, in one line; words
+// Counters that the GPU alone touches, in its own memory. What a post reads comes first, in one sector of 32 bytes; words
 // of shared queue pairs over which callers contend have lines of their own.
 struct bp_qp_state {
   uint64_t reserved;       // next ticket: basic blocks (in-band: slots) handed out so far
   uint64_t done;           // tickets below are complete
-  uint64_t rung;           // exclusive: tickets below are known to the NIC
-  uint64_t signalled;      // tickets below are covered by a requested CQE
   uint64_t marked;         // exclusive: WQEs that begin below this ticket get ready words
   uint32_t error;          // bp_status_code that ended the QP, 0 while it lives
   uint32_t max_credits;    // high-water mark of credits in use
+  uint64_t rung;           // exclusive: tickets below are known to the NIC
+  uint64_t signalled;      // tickets below are covered by a requested CQE
   uint64_t fetched;        // exclusive: end of the last WQE that brings data here; 0 for none
   uint32_t look_after;     // exclusive: clock ticks from a wait's beginning to its first look
   uint32_t pad[17];

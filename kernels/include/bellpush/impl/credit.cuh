@@ -453,43 +453,54 @@ BP_DEV held wait_with_tickets(const bp_qp& qp, uint64_t ticket, uint64_t end, ui
   return held::failed;
 }
 
-// Tickets that a caller got, or why not, in one register: a leader hands it round, and nothing of it has to lie in memory.
-// No queue pair lives for 2^56 tickets. `idle`, exclusive: no other ticket was outstanding. `alone`, shared: all that was
-// posted before is rung for, and nobody has come since.
-BP_DEV uint64_t ticket_word(bp_status_code status, uint64_t ticket, bool idle, bool alone) {
-  return ticket << 8 | (uint64_t)idle << 7 | (uint64_t)alone << 6 | (uint32_t)status;
+// Tickets that a caller got, or why not.
+struct reservation {
+  bp_status_code status;
+  uint64_t ticket;
+  bool idle;   // exclusive: no other ticket was outstanding
+  bool alone;  // shared: all that was posted before is rung for, and nobody has come since
+};
+BP_DEV reservation refused(bp_status_code status) { return {status, 0, false, false}; }
+// In one register: a leader hands it round, or a call out of line returns it, and nothing of it has to lie in memory. No
+// queue pair lives for 2^56 tickets.
+BP_DEV uint64_t word_of(const reservation& r) {
+  return r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status;
 }
-BP_DEV bp_status_code word_status(uint64_t word) { return (bp_status_code)(word & 0x3f); }
-BP_DEV bool word_idle(uint64_t word) { return (word >> 7 & 1) != 0; }
-BP_DEV bool word_alone(uint64_t word) { return (word >> 6 & 1) != 0; }
+BP_DEV reservation of_word(uint64_t word) {
+  return {(bp_status_code)(word & 0x3f), word >> 8, (word >> 7 & 1) != 0, (word >> 6 & 1) != 0};
+}
 
 // Shared: the most credits that were in use, of which `most` was seen. No thread waits for this atomic.
 BP_DEV void note_in_use(bp_qp_state* st, bool writes_slots, uint32_t in_use, uint32_t most) {
-  if (writes_slots && in_use > most) atomic_max(&st->max_credits, in_use);
+  if (writes_slots) atomic_max_if(in_use > most, &st->max_credits, in_use);
 }
 
-// Shared: room for `n` tickets that have been taken, from `ticket` on. They are given back for the wait, and taken anew
-// where there is room. Others may take that first: then it waits again, until twice the timeout is over (five times in
+// Shared: room for `n` tickets that have been taken, from `ticket` on, of a queue pair that was seen not to have it, or
+// with an error. They are given back for the wait, and taken anew where there is room. Others may take that first: then it waits again, until twice the timeout is over (five times in
 // all, with the wait that then goes on).
 template <class P>
-BP_DEV_COLD uint64_t room_for_tickets(bp_qp qp, uint64_t ticket, uint32_t n, bool writes_slots) {
+BP_DEV_COLD uint64_t room_for_tickets(bp_qp qp, uint64_t ticket, uint32_t n, bool writes_slots, bp_status_code error) {
   bp_qp_state* st = state_of(qp);
+  if (error != BP_OK) {
+    give_back(st, ticket, ticket + n);
+    return word_of(refused(BP_DEAD));
+  }
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   BP_NO_UNROLL for (uint64_t begun_ns = now_ns();;) {
     // What was seen of the QP's progress is older than the tickets.
     const uint64_t end = ticket + n, done = load_done<P>(qp);
     if (end <= done + limit) {
       note_in_use(st, writes_slots, (uint32_t)(end - done), 0);
-      return ticket_word(BP_OK, ticket, false, false);
+      return word_of({BP_OK, ticket, false, false});
     }
     ring_ready<P>(qp);
     const bool gave = give_back(st, ticket, end);
     const held found = gave ? held::given_back : wait_with_tickets<P>(qp, ticket, end, end - limit);
     if (found == held::have_room) continue;
-    if (found == held::failed) return ticket_word(BP_DEAD, 0, false, false);
-    if (bp_status_code e = error_of<P>(qp)) return ticket_word(e, 0, false, false);
-    if (elapsed_ns(begun_ns) > 2 * qp.timeout_ns) return ticket_word(BP_TIMEOUT, 0, false, false);
-    if (bp_status_code s = wait_for_room<P>(qp, n, limit, ticket)) return ticket_word(s, 0, false, false);
+    if (found == held::failed) return word_of(refused(BP_DEAD));
+    if (bp_status_code e = error_of<P>(qp)) return word_of(refused(e));
+    if (elapsed_ns(begun_ns) > 2 * qp.timeout_ns) return word_of(refused(BP_TIMEOUT));
+    if (bp_status_code s = wait_for_room<P>(qp, n, limit, ticket)) return word_of(refused(s));
     ticket = atomic_add(&st->reserved, n);
   }
 }
@@ -504,52 +515,51 @@ BP_DEV_COLD uint64_t take_bounded(bp_qp qp, uint32_t n, bool writes_slots) {
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   BP_NO_UNROLL for (uint64_t lost_ns = 0;;) {
     const room r = load_room<P>(qp);
-    if (r.error != BP_OK) return ticket_word(BP_DEAD, 0, false, false);
+    if (r.error != BP_OK) return word_of(refused(BP_DEAD));
     uint64_t next = r.next, done = r.done;
     BP_NO_UNROLL for (uint32_t i = 0; i < tries && next + n <= done + limit; i++) {
       // `done` only grows, so there is room if nobody has taken a ticket since.
       const uint64_t found = atomic_cas_relaxed(&st->reserved, next, next + n);
       if (found == next) {
         note_in_use(st, writes_slots, (uint32_t)(next + n - done), r.most);
-        return ticket_word(BP_OK, next, false, next << ring_shift == r.ring);
+        return word_of({BP_OK, next, false, next << ring_shift == r.ring});
       }
       next = found;
       done = load_done<P>(qp);
     }
-    if (lost_ns != 0 && elapsed_ns(lost_ns) >= qp.timeout_ns) return ticket_word(BP_TIMEOUT, 0, false, false);
-    if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return ticket_word(s, 0, false, false);
+    if (lost_ns != 0 && elapsed_ns(lost_ns) >= qp.timeout_ns) return word_of(refused(BP_TIMEOUT));
+    if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return word_of(refused(s));
     if (lost_ns == 0) lost_ns = now_ns();
   }
 }
 
 // Takes `n` consecutive tickets for one caller (a scope's leader). A wait for room that times out has taken nothing.
 template <class P>
-BP_DEV uint64_t reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
+BP_DEV reservation reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   if constexpr (P::shared) {
-    if (has_own_bound(qp)) return take_bounded<P>(qp, n, writes_slots);
+    if (has_own_bound(qp)) return of_word(take_bounded<P>(qp, n, writes_slots));
     // There is room as a rule. So the tickets are taken while the words that tell are on their way: one trip to L2
     // instead of two. No branch lies between these loads and the atomic; ptxas would wait for them there.
     const room r = load_room<P>(qp);
     const uint64_t ticket = atomic_add_apart(&st->reserved, n);
-    if (r.error != BP_OK) {
-      give_back(st, ticket, ticket + n);
-      return ticket_word(BP_DEAD, 0, false, false);
+    // One branch for both: each costs as much as ten instructions.
+    if ((r.error != BP_OK) | (ticket + n > r.done + limit)) {
+      return of_word(room_for_tickets<P>(qp, ticket, n, writes_slots, r.error));
     }
-    if (ticket + n > r.done + limit) return room_for_tickets<P>(qp, ticket, n, writes_slots);
     note_in_use(st, writes_slots, (uint32_t)(ticket + n - r.done), r.most);
-    return ticket_word(BP_OK, ticket, false, !P::inband && ticket << ring_shift == r.ring);
+    return {BP_OK, ticket, false, !P::inband && ticket << ring_shift == r.ring};
   } else {
     const room r = load_room<P>(qp);
     uint64_t done = r.done;
-    if (r.error != BP_OK) return ticket_word(BP_DEAD, 0, false, false);
+    if (r.error != BP_OK) return refused(BP_DEAD);
     if (r.next + n > done + limit) {
-      if (bp_status_code s = wait_for_room<P>(qp, n, limit, r.next)) return ticket_word(s, 0, false, false);
+      if (bp_status_code s = wait_for_room<P>(qp, n, limit, r.next)) return refused(s);
       done = r.next + n - limit;
     }
     take<P>(qp, r.next, n, done, r.most, writes_slots);
-    return ticket_word(BP_OK, r.next, r.next == done, false);
+    return {BP_OK, r.next, r.next == done, false};
   }
 }
 

@@ -16,17 +16,19 @@ struct message {
 
 namespace detail {
 
-// Whether a message fits into one WQE of one block, or one slot, of path P, and lies in the regions.
+// Whether a message fits into one WQE of one block, or one slot, of path P, and lies in the regions. Without branches: of
+// a list in memory the messages behind it are loaded meanwhile.
 template <class P>
 BP_DEV bool is_single(const bp_endpoint& ep, const message& m) {
-  if (m.bytes == 0 || !in_range(m.remote_offset, m.bytes, ep.remote_bytes)) return false;
+  uint64_t most = max_message_bytes;
   if constexpr (P::inband) {
-    return m.bytes <= inband_capacity<P::line_v>(ep.qp.window);
+    most = inband_capacity<P::line_v>(ep.qp.window);
   } else if constexpr (P::data_v == data::push) {
-    return m.bytes <= ep.qp.window.slot_bytes;
-  } else {
-    return m.bytes <= max_message_bytes && in_range((uint64_t)m.src - ep.local_va, m.bytes, ep.local_bytes);
+    most = ep.qp.window.slot_bytes;
   }
+  const bool fits = (m.bytes - 1 < most) & in_range(m.remote_offset, m.bytes, ep.remote_bytes);
+  if constexpr (P::data_v != data::pull) return fits;
+  return fits & in_range((uint64_t)m.src - ep.local_va, m.bytes, ep.local_bytes);
 }
 
 // Whether all of a list's messages do. Each warp of a block looks at all of them, and needs no other one's answer.

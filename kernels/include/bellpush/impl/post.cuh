@@ -12,7 +12,7 @@ constexpr uint64_t max_message_bytes = 1u << 30;  // bytes of one WQE's message 
 namespace detail {
 
 BP_DEV bool in_range(uint64_t offset, uint64_t bytes, uint64_t limit) {
-  return bytes <= limit && offset <= limit - bytes;
+  return (bytes <= limit) & (offset <= limit - bytes);  // without a branch
 }
 
 // Refuses a path that is not the endpoint's, a message of 0 bytes and a range that leaves the peer's region.
@@ -45,7 +45,10 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
-    for (uint32_t u = 0; u < 4; u++) st_unit(block + u, wqe_unit<inline_v>(w, u, ticket, qp.qpn));
+    for (uint32_t u = 0; u < 4; u++) {
+      // The NIC reads `ds` units; what an older WQE has left behind them is not looked at.
+      if (u < w.ds) st_unit(block + u, wqe_unit<inline_v>(w, u, ticket, qp.qpn));
+    }
     return;
   }
   for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
@@ -69,19 +72,20 @@ BP_DEV void write_posted(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ti
 struct tickets {
   uint64_t first;
   bool idle;        // no other ticket is outstanding
-  bool alone;       // shared: see ticket_word()
+  bool alone;       // shared: see reservation
   uint64_t marked;  // exclusive: see mark_exclusive()
 };
 
 // The leader waits for tickets and broadcasts what it got.
 template <class P, class Scope>
-BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
-  return scope.broadcast(scope.rank() == 0 ? reserve<P>(qp, n, slots) : 0);
+BP_DEV reservation reserve_for(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+  if constexpr (is_thread_scope<Scope>) return reserve<P>(qp, n, slots);
+  return of_word(scope.broadcast(scope.rank() == 0 ? word_of(reserve<P>(qp, n, slots)) : 0));
 }
 // By value: a reference would force a queue pair in the caller's registers into memory.
 template <class P, class Scope>
-BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
-  return reserve_word<P>(qp, scope, n, slots);
+BP_DEV_COLD uint64_t reserve_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
+  return word_of(reserve_for<P>(qp, scope, n, slots));
 }
 
 // What an exclusive caller reads before it takes tickets, loaded ahead. All threads of its scope read it and see the
@@ -109,15 +113,15 @@ BP_DEV bp_status_code with_room(const bp_qp& qp, Scope scope, uint32_t n, bool s
       if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
     }
   } else {
-    uint64_t word;
+    reservation its;
     if constexpr (P::shared) {
-      word = reserve_word<P>(qp, scope, n, slots);
+      its = reserve_for<P>(qp, scope, n, slots);
     } else {
       // Out of line: the usual case stays one short piece of code, which does not look at a status.
-      word = reserve_word_cold<P>(qp, scope, n, slots);
+      its = of_word(reserve_cold<P>(qp, scope, n, slots));
     }
-    if (word_status(word) != BP_OK) return word_status(word);
-    got = {word >> 8, word_idle(word), word_alone(word), r.marked};
+    if (its.status != BP_OK) return its.status;
+    got = {its.ticket, its.idle, its.alone, r.marked};
   }
   return body(got);
 }
