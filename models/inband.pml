@@ -1,14 +1,14 @@
 /* In-band slots (docs/protocol.md, section 8): neither fence nor doorbell, the lines of a slot say by their
  * sequence when it is whole. As in push.pml a store arrives at any time, in any order between lines; a line
- * arrives whole.
+ * arrives whole. The NIC may look at a line before those in front of it are there, as lanes of a GPU do.
  *
  * What must hold: whatever the NIC takes for a ticket's lines are that ticket's, each time it reads them,
  * until the peer has acknowledged them; it never sees a line ahead of what it expects; and the caller comes
  * to its end. No step leads back to a state that was, so that whoever does not stop comes to an end. Sequences
  * cycle through 1 to CYCLE, here several times.
  *
- * Without a part something of that fails: NO_CREDITS, NO_SCRUB, UNFENCED_SCRUB, NOT_CLEARED, TORN,
- * DATA_FIRST, COMPLETES_EARLY, NEVER_COMPLETES, SELDOM_SIGNALLED.
+ * Without a part something of that fails: NO_CREDITS, NO_SCRUB, ONE_SCRUB_LAP, ALL_CLEARED_AT_ONE, UNFENCED_SCRUB,
+ * NOT_CLEARED, TORN, DATA_FIRST, COMPLETES_EARLY, NEVER_COMPLETES, SELDOM_SIGNALLED.
  *
  * Left out: callers that share the queue pair, messages of several slots, errors, CQEs that are under way.
  */
@@ -21,7 +21,14 @@
 #ifndef CYCLE
 #define CYCLE 3
 #endif
-#define FIRST 2         /* sequence of the first lap */
+#define FIRST 3         /* sequence of the first lap */
+#if defined(NO_SCRUB) || defined(ALL_CLEARED_AT_ONE)
+#define SCRUB_LAPS 0
+#elif defined(ONE_SCRUB_LAP)
+#define SCRUB_LAPS 1
+#else
+#define SCRUB_LAPS 2    /* of a cycle, from its first on */
+#endif
 #define CQES 4
 #define COUNTERS 8
 #ifdef NO_CREDITS
@@ -63,6 +70,7 @@ end:
 
 #define valid(index) (cq[(index) % CQES] != NONE && cq[(index) % CQES] / COUNTERS == ((index) / CQES) % 2)
 
+#define clear_line(i) d_step { late_sequence[LINE(ticket, i)] = 0; late_data[LINE(ticket, i)] = 0 }
 #define store_line(i) d_step { late_sequence[LINE(ticket, i)] = SEQUENCE(ticket); \
                                late_data[LINE(ticket, i)] = DATA(ticket, i, lines) }
 
@@ -85,16 +93,20 @@ proctype caller() {
      :: lines = 1
      :: lines = 2
      fi;
-#ifndef NO_SCRUB
      if
-     :: lines == 1 && SEQUENCE(ticket) == 1 -> /* first the line behind them */
-        store_line(1);
+     :: lines == 1 && SEQUENCE(ticket) <= SCRUB_LAPS -> /* first the line behind them */
+        clear_line(1);
 #ifndef UNFENCED_SCRUB
-        late_sequence[LINE(ticket, 1)] == NONE;
+        late_sequence[LINE(ticket, 1)] == NONE
+#endif
+#ifdef ALL_CLEARED_AT_ONE /* one lap, but the stream's lines too: a NIC may have looked before */
+     :: SEQUENCE(ticket) == 1 ->
+        clear_line(0);
+        clear_line(1);
+        late_sequence[LINE(ticket, 0)] == NONE && late_sequence[LINE(ticket, 1)] == NONE
 #endif
      :: else
      fi;
-#endif
      store_line(0);
      if
      :: lines == 2 -> store_line(1)
@@ -124,8 +136,23 @@ byte expected, acknowledged; /* tickets taken, and complete */
 #define SENDS_AGAIN(i) atomic { acknowledged + i < expected && !is_own(acknowledged + i) -> \
                                 assert(is_own(acknowledged + i)) }
 
+/* A line's data are found, and taken. */
+inline takes() {
+  assert(found / 4 == expected + 1);
+  if
+  :: have == 0 -> wants = found % 4
+  :: else
+  fi;
+  found = 0;
+  have++;
+  if
+  :: have == wants -> have = 0; wants = 1; ahead = 0; expected++
+  :: else
+  fi
+}
+
 proctype nic() {
-  byte have, wants = 1, found, cqes, late_read;
+  byte have, wants = 1, found, ahead, cqes, late_read;
 end:
   do
   /* Line after line: its sequence, and then its data. */
@@ -139,19 +166,11 @@ end:
   :: expected < N && sequence[LINE(expected, have)] == SEQUENCE(expected) ->
      found = data[LINE(expected, have)];
 #endif
-     atomic {
-       assert(found / 4 == expected + 1);
-       if
-       :: have == 0 -> wants = found % 4
-       :: else
-       fi;
-       found = 0;
-       have++;
-       if
-       :: have == wants -> have = 0; wants = 1; expected++
-       :: else
-       fi
-     }
+     atomic { takes() }
+  /* The last line before the first one: sequence and data by one load, which counts if the sequence is right. */
+  :: atomic { expected < N && have == 0 && ahead == 0 && sequence[LINE(expected, 1)] == SEQUENCE(expected) ->
+              ahead = data[LINE(expected, 1)] }
+  :: atomic { have == 1 && ahead != 0 -> found = ahead; takes() }
   /* A first line ahead of its ticket is an overrun. */
   :: atomic { have == 0 && expected < N &&
               sequence[LINE(expected, 0)] == SEQUENCE(expected + SLOTS) && CYCLE > 2 -> assert(false) }

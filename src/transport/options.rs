@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Data, Error, Kick, MemoryPlace, Path, Tuning};
 use crate::nic::LineFormat;
+use crate::wire::inband::SCRUB_LAPS;
 
 /// How an endpoint is made: `Options::default()`, and a method for each option that is to be another.
 ///
@@ -76,7 +77,7 @@ impl Default for Options {
             tuning: None,
             tcp_listen: Ipv4Addr::LOCALHOST.into(),
             credits: true,
-            inband_seq0: 2, // the zero-filled window needs no scrubbing
+            inband_seq0: SCRUB_LAPS + 1, // the zero-filled window needs no scrubbing
         }
     }
 }

@@ -278,7 +278,8 @@ impl Peers {
     }
 
     /// Queues a barrier of all ranks (`bp::barrier_all`), behind what the stream has: after it, everything that any
-    /// rank had put before its own barrier is there. What it came to, [`Peers::finish`] says.
+    /// rank had put before its own barrier is there, of rails on several hardware NICs what came by rail 0's
+    /// (`docs/peers.md`). What it came to, [`Peers::finish`] says.
     ///
     /// # Errors
     /// [`Error::NotConnected`], [`Error::OtherStream`] also for calls of the endpoints, [`Error::Recording`], and what

@@ -141,6 +141,62 @@ fn a_line_that_is_missing_stale_or_torn_is_waited_for() {
     }
 }
 
+/// Posts a message of which only the lines that short ones write have come. Whether the NIC waits for the others.
+fn others_are_waited_for(p: &mut Pair, cfg: &Inband, slots: &mut HostSlots, data: &[u8]) -> bool {
+    let (mut before, mut whole) = (vec![0; WINDOW], vec![0; WINDOW]);
+    cfg.window.read(0, &mut before).unwrap();
+    let payload = inline(data);
+    let ticket = slots.post(&write(p, &payload)).unwrap();
+    cfg.window.read(0, &mut whole).unwrap();
+    let base = slot_of(ticket, cfg.slots).0 as usize * cfg.slot_bytes as usize;
+    let come = base..base + cfg.line.lines(INBAND_HEADER + SHORT.len()) * cfg.line.line_bytes();
+    cfg.window.write(0, &before).unwrap();
+    cfg.window.write(base, &whole[come]).unwrap();
+    p.run_for(20_000);
+    let waited = p.sent().is_empty();
+    cfg.window.write(0, &whole).unwrap();
+    waited && sent(p, slots) == [ticket as u16] && p.b.buf.get(0, data.len()) == data
+}
+
+const WINDOW: usize = 8 * 256;
+const INBAND_HEADER: usize = 36;
+const SHORT: [u8; 8] = [7; 8];
+
+#[test]
+fn what_a_cycle_left_behind_is_waited_for() {
+    // Slots in which the messages with sequence 1 and 2 fill all lines, or one of the next cycle's does, or none.
+    let cfg = inband(LineFormat::L14S2, 8, 256, 1);
+    let (mut p, mut slots) = pair(&cfg);
+    let long = pattern(180, 1);
+    let (long, short) = (inline(&long), inline(&SHORT));
+    let (modulus, lap) = (u64::from(cfg.line.modulus()), u64::from(cfg.slots));
+    for ticket in 0..modulus * lap {
+        let fills = match ticket / lap {
+            0 => ticket & 1 != 0,
+            1 => ticket & 2 != 0,
+            _ => false,
+        };
+        let flags = if ticket % lap == lap - 1 { Flags::SIGNALLED } else { Flags::default() };
+        let wr = write(&p, if fills { &long } else { &short });
+        slots.post(&SendWr { flags, ..wr }).unwrap();
+        if flags == Flags::SIGNALLED {
+            assert_eq!(sent(&mut p, &mut slots), [ticket as u16]);
+        }
+    }
+    for sequence in [1, 2] {
+        for slot in 0..lap {
+            if sequence == 1 && slot & 4 != 0 {
+                slots.post(&write(&p, &short)).unwrap();
+                assert_eq!(sent(&mut p, &mut slots).len(), 1);
+                continue;
+            }
+            let data = pattern(180, sequence * 16 + slot);
+            let waited = others_are_waited_for(&mut p, &cfg, &mut slots, &data);
+            assert!(waited, "slot {slot}, sequence {sequence}");
+        }
+    }
+}
+
 #[test]
 fn lines_that_come_in_any_order_make_a_message() {
     for line in LineFormat::ALL {

@@ -68,7 +68,10 @@ impl HostSlots {
         let seq = format.seq(self.cfg.seq0, lap);
         let lines = format.scatter(&self.stream[..n], seq, &mut self.slot);
         let base = slot as usize * self.cfg.slot_bytes as usize;
-        for (i, line) in self.slot.chunks_exact(format.line_bytes()).take(lines).enumerate() {
+        // A scrub lap's lines behind the stream first: they are there when the stream's are.
+        let own = format.lines(n);
+        for i in (own..lines).chain(0..own) {
+            let line = &self.slot[i * format.line_bytes()..][..format.line_bytes()];
             let at = base + i * format.line_bytes();
             let (data, last) = line.split_at(line.len() - 4);
             self.window.write(at, data)?;

@@ -8,14 +8,19 @@
 //! in which the inline header begins, and the inline byte count gives the end of the stream.
 //!
 //! Ticket t uses slot t % slots in lap t / slots. The sequence number of a lap cycles over 1..=M; 0
-//! is never valid. In a lap whose sequence number is 1 the writer writes *every* line of the slot,
-//! so that no line of an earlier cycle can pass for a fresh one. The format is bellpush's own; it
-//! resembles NCCL's LL and LL128 protocols.
+//! is never valid. In the laps with sequence numbers 1 and 2 the writer also clears the lines behind its
+//! stream, so that no line of an earlier cycle can pass for a fresh one. The format is bellpush's
+//! own; it resembles NCCL's LL and LL128 protocols.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::wqe::{Ctrl, DS_BYTES, INLINE_FLAG, Opcode, WqeError};
+
+/// Laps of a cycle in which a writer clears the lines behind its stream: those with sequence numbers 1
+/// up to this. After both, no line of the slot has kept one of these numbers, nor, until the cycle
+/// ends, one that is to come.
+pub const SCRUB_LAPS: u32 = 2;
 
 /// Layout of the lines of an in-band slot: data bytes, then a little-endian sequence number.
 /// Named `12+4`, `14+2` and `60+4`.
@@ -186,7 +191,9 @@ impl LineFormat {
     }
 
     /// Writes a stream as lines with sequence number `seq`, as a sender does. Returns the number of
-    /// lines written: those of the stream, or all lines of the slot when `seq` is 1.
+    /// lines written: those of the stream, or all lines of the slot when `seq` is at most
+    /// [`SCRUB_LAPS`]. Those behind the stream are then 0; the NIC must see them no later than the
+    /// stream's.
     ///
     /// # Panics
     /// When the stream is longer than [`LineFormat::capacity`].
@@ -194,16 +201,16 @@ impl LineFormat {
     pub fn scatter(self, stream: &[u8], seq: u32, slot: &mut [u8]) -> usize {
         let (line_bytes, data) = (self.line_bytes(), self.data_bytes());
         assert!(stream.len() <= self.capacity(slot.len()), "the stream does not fit the slot");
-        let all = slot.len() / line_bytes;
-        let lines = if seq == 1 { all } else { self.lines(stream.len()) };
-        for (i, line) in slot.chunks_exact_mut(line_bytes).take(lines).enumerate() {
+        let lines = self.lines(stream.len());
+        let mut slot = slot.chunks_exact_mut(line_bytes);
+        for (i, line) in slot.by_ref().take(lines).enumerate() {
             line[..data].fill(0);
             let part = stream.get(i * data..).unwrap_or(&[]);
             let n = part.len().min(data);
             line[..n].copy_from_slice(&part[..n]);
             line[data..].copy_from_slice(&seq.to_le_bytes()[..self.seq_bytes()]);
         }
-        lines
+        if seq > SCRUB_LAPS { lines } else { lines + slot.map(|line| line.fill(0)).count() }
     }
 }
 

@@ -169,12 +169,36 @@ fn a_line_of_another_lap_is_noticed() {
 }
 
 #[test]
-fn sequence_1_writes_every_line() {
+fn scrub_laps_clear_what_is_behind_the_stream() {
     for f in LineFormat::ALL {
         let mut slot = [0xa5; 256];
-        assert_eq!(f.scatter(&[1], 2, &mut slot), 1);
-        assert_eq!(f.scatter(&[1], 1, &mut slot), 256 / f.line_bytes());
-        assert!(slot.chunks(f.line_bytes()).all(|line| f.seq_of(line) == 1));
+        assert_eq!(f.scatter(&[1], SCRUB_LAPS + 1, &mut slot), 1);
+        assert!(slot[f.line_bytes()..].iter().all(|&byte| byte == 0xa5));
+        for seq in 1..=SCRUB_LAPS {
+            slot.fill(0xa5);
+            assert_eq!(f.scatter(&[1], seq, &mut slot), 256 / f.line_bytes());
+            assert_eq!((slot[0], f.seq_of(&slot)), (1, seq));
+            assert!(slot[f.line_bytes()..].iter().all(|&byte| byte == 0));
+        }
+    }
+}
+
+#[test]
+fn no_line_keeps_a_sequence_until_it_is_due() {
+    for f in LineFormat::ALL {
+        let m = u64::from(f.modulus());
+        let laps = [0, 1, 2, m - 1, m, m + 1, m + 2, 2 * m - 1, 2 * m, 2 * m + 1];
+        // Every choice of laps whose stream fills the slot; that of the others takes a line.
+        for fills in 0..1u32 << laps.len() {
+            let mut slot = [0; 256];
+            for (i, &lap) in laps.iter().enumerate() {
+                let seq = f.seq(1, lap);
+                let kept = slot.chunks(f.line_bytes()).position(|line| f.seq_of(line) == seq);
+                assert_eq!(kept, None, "{f}, sequence {seq} of lap {lap}, {fills:b}");
+                let bytes = if fills >> i & 1 == 1 { f.capacity(256) } else { 1 };
+                f.scatter(&[9; 256][..bytes], seq, &mut slot);
+            }
+        }
     }
 }
 

@@ -132,8 +132,9 @@ BP_DEV bp_status_code sync_all(const bp_peers& peers, Scope scope, uint32_t* who
   return detail::tell(said, whom);
 }
 
-// quiet_all(), then sync_all(): after BP_OK, what any rank put before its call is in this rank's region, on whatever
-// rail it came, and what this rank put is in theirs. After BP_TIMEOUT call it again.
+// quiet_all(), then sync_all(): after BP_OK, what any rank put before its call is in this rank's region, and what this
+// rank put is in theirs. Of rails on several NICs that holds for those of rail 0's NIC (docs/peers.md); on software NICs
+// for all. After BP_TIMEOUT call it again.
 template <class P, class Scope>
 BP_DEV bp_status_code barrier_all(const bp_peers& peers, Scope scope, uint32_t* whom = nullptr) {
   const bp_status_code s = quiet_all<P>(peers, scope, whom);

@@ -107,10 +107,10 @@ BP_DEV bp_endpoint within(bp_endpoint ep, uint64_t ns) {
 }
 
 // One thread: takes completions if fewer than one in `part` of the credits (rounded down) are free, so that later
-// puts find them without a wait. Polls the CQ only if a CQE is due.
+// puts find them without a wait. Polls the CQ only if a CQE is due. A `part` of 0 is none: nothing is taken.
 template <class P>
 BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
-  if (!serves<P>(ep)) return;
+  if (!serves<P>(ep) || part == 0) return;
   const uint32_t limit = ticket_limit<P>(ep.qp, true);
   const uint64_t end = load_state<P>(&state_of(ep.qp)->reserved) - (limit - limit / part);
   if ((int64_t)(end - load_done<P>(ep.qp)) > 0) poll_cq<P>(ep.qp, end);

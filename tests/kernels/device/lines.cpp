@@ -49,7 +49,7 @@ bp_endpoint endpoint(uint64_t seq0, uint32_t tag) {
   return ep;
 }
 
-// All of a slot's first lines are whole: their data, and sequence 1.
+// All of a slot's first lines are whole: their data.
 template <bp::line L>
 void whole_up_to(uint32_t bytes) {
   using F = bp::line_format<L>;
@@ -108,12 +108,12 @@ void lines_are_stored_whole(uint32_t threads, uint32_t bytes) {
     }
     CHECK(status == BP_OK);
     CHECK(torn == 0);
-    for (const auto& s : stored) CHECK(s == 1);  // all of the slot, with sequence 1
+    for (const auto& s : stored) CHECK(s == 1);  // all of the slot, in a scrub lap
     whole_up_to<bp::line::d60s4>(bytes);
   }
 }
 
-// A lap with sequence 1: a fence lies between the lines that the NIC does not wait for and those
+// A scrub lap: a fence lies between the lines that the NIC does not wait for and those
 // that it does.
 template <bp::line L, bp::share S>
 void trailing_lines_come_first(uint64_t bytes) {
@@ -181,7 +181,74 @@ void trailing_lines_of_all_lanes_come_first(uint32_t threads) {
   }
 }
 
+// Laps of two cycles, of which the messages with sequence 1 and 2 are long or short: no line has kept a lap's sequence.
+struct laps_args {
+  bp_qp qp;
+  uint32_t fills;  // bit i: laps[i] has a long message; the last lap has one always
+};
+
+template <bp::line L, class Write>
+void write_laps(const laps_args& args, Write write) {
+  using F = bp::line_format<L>;
+  const uint64_t laps[] = {0, 1, F::seq_max, F::seq_max + 1ull};
+  for (uint32_t i = 0; i < sizeof laps / sizeof *laps; i++) {
+    const uint32_t bytes = (args.fills | 8) >> i & 1 ? 2800 : 8, seq = bp::inband_sequence<L>(args.qp.window, laps[i]);
+    for (uint32_t end = F::bytes; bp::lane() == 0 && end <= slot_bytes; end += F::bytes) {
+      uint32_t kept = 0;
+      memcpy(&kept, window + end - (F::bytes - F::data), F::bytes - F::data);
+      CHECK(kept != seq);
+    }
+    bp::syncwarp();
+    bp::wqe w = bp::make_wqe(BP_OP_RDMA_WRITE, 3, 0, 0);
+    w.gather = (uint64_t)payload;
+    w.bytes = bytes;
+    write(w, laps[i]);
+    bp::syncwarp();
+    if (bp::lane() == 0) whole_up_to<L>(bytes);
+  }
+}
+
+template <bp::line L, class Scope>
+size_t laps_by(const void* a) noexcept {
+  if (a != nullptr) {
+    const laps_args& args = *(const laps_args*)a;
+    write_laps<L>(args, [&](const bp::wqe& w, uint64_t ticket) {
+      bp::write_slot<L, true>(args.qp, Scope{}, w, ticket, bp::early_payload<L>(Scope{}, w.gather, w.bytes));
+    });
+  }
+  return sizeof(laps_args);
+}
+template <bp::line L>
+size_t laps_by_pipeline(const void* a) noexcept {
+  if (a != nullptr) {
+    const laps_args& args = *(const laps_args*)a;
+    write_laps<L>(args, [&](const bp::wqe& w, uint64_t ticket) {
+      bp::u128 ahead[bp::detail::units_ahead];
+      for (uint32_t k = 0; k < bp::detail::units_ahead; k++) {
+        ahead[k] = bp::unit_payload<L, true>(w.gather, w.bytes, k * 32 + bp::lane());
+      }
+      bp::detail::write_ahead<L>(args.qp, w, ticket, ahead);
+    });
+  }
+  return sizeof(laps_args);
+}
+
+void no_line_keeps_a_sequence(size_t (*kernel)(const void*) noexcept, uint32_t threads) {
+  bp::at_fence = [] {};
+  bp::at_store = [](bp::u128*, const bp::u128&) {};
+  for (uint32_t fills = 0; fills < 8; fills++) {
+    bp_host::run_threads(kernel, 1, threads, 0, laps_args{endpoint(1, 0).qp, fills});
+  }
+}
+
 int main() {
+  no_line_keeps_a_sequence(laps_by<bp::line::d12s4, bp::thread_scope>, 1);
+  no_line_keeps_a_sequence(laps_by<bp::line::d14s2, bp::thread_scope>, 1);
+  no_line_keeps_a_sequence(laps_by<bp::line::d12s4, bp::warp_scope>, 32);
+  no_line_keeps_a_sequence(laps_by<bp::line::d60s4, bp::warp_scope>, 32);
+  no_line_keeps_a_sequence(laps_by_pipeline<bp::line::d12s4>, 32);
+  no_line_keeps_a_sequence(laps_by_pipeline<bp::line::d14s2>, 32);
+  no_line_keeps_a_sequence(laps_by_pipeline<bp::line::d60s4>, 32);
   for (const uint32_t threads : {50u, 71u, 64u, 35u, 32u, 6u, 4u, 3u}) {
     lines_are_stored_whole(threads, 2800);
     lines_are_stored_whole(threads, 8);

@@ -142,6 +142,18 @@ void brought_data_come_before_the_return(bool fetches) {
   CHECK(bp::acquired == P::shared);
 }
 
+// One in no part of the credits is none, whatever is outstanding.
+void no_part_of_the_credits_is_none() {
+  using P = bp::path<bp::data::pull, bp::kick::kernel, bp::share::exclusive>;
+  state = {};
+  bp_endpoint pulls = ep;
+  pulls.tag = P::tag_v;
+  pulls.qp.sq_log = 6;
+  CHECK(bp::serves<P>(pulls));
+  bp::reclaim<P>(pulls, 0);
+  CHECK(state.reserved == 0);
+}
+
 int main() {
   ep.qp.state = (uint64_t)&state;
   ep.qp.timeout_ns = 1000000000;
@@ -167,4 +179,5 @@ int main() {
   using exclusive = bp::path<bp::data::pull, bp::kick::kernel, bp::share::exclusive>;
   brought_data_come_before_the_return<exclusive>(true);
   brought_data_come_before_the_return<exclusive>(false);
+  no_part_of_the_credits_is_none();
 }

@@ -9,6 +9,7 @@ use bellpush::gpu::Gpu;
 use bellpush::mem::{MemError, PAGE_BYTES};
 use bellpush::transport::Memory;
 use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BYTES, UAR_DOORBELL_OFFSET};
+use bellpush::wire::inband::SCRUB_LAPS;
 use bellpush::wire::wqe::WQEBB_BYTES;
 use bytemuck::Zeroable;
 
@@ -25,8 +26,8 @@ pub const SINK_IOVA: u64 = 0x2000_0000;
 pub const SINK_LKEY: u32 = 0x77;
 /// Bytes of a slot, of which 8 bytes of payload fill the first half.
 pub const SLOT_BYTES: usize = 128;
-/// Sequence number of the window's first lap: not 1, with which a sender would write whole slots.
-pub const FIRST_SEQUENCE: u32 = 2;
+/// Sequence number of the window's first lap: not a scrub lap's, in which a sender writes whole slots.
+pub const FIRST_SEQUENCE: u32 = SCRUB_LAPS + 1;
 
 /// Bytes of a doorbell record's cache line.
 const DBR_BYTES: usize = 64;

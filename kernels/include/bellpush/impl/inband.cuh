@@ -7,9 +7,9 @@
 // number. No store is ordered with any other: no fence, no doorbell.
 //
 // Sequence number. Ticket t writes slot t % slots in lap t / slots. The slot's sequence number is the lap's number,
-// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. When the count restarts at 1, the
-// sender writes every line of the slot, so that no line of the previous cycle remains that could pass for one of
-// this cycle.
+// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. In the laps with sequence 1 and 2, the scrub
+// laps, the sender clears the lines behind its stream, so that no line keeps a sequence until the next cycle comes to it.
+// One such lap is not enough: the lines of its own streams carry its sequence, and nothing else would clear those.
 //
 // A line must arrive whole. 16-byte lines are one store of one thread. 60+4 lines are 64 bytes, stored by four
 // neighbouring lanes in one warp instruction. Their arrival together is an assumption about the GPU and the link,
@@ -52,6 +52,9 @@ constexpr uint32_t inband_least_slot = 128;
 template <line L>
 constexpr uint32_t least_capacity =
     (inband_least_slot / line_format<L>::bytes * line_format<L>::data - inband_header_bytes) & ~15u;
+
+// The sequences of scrub laps are 1 up to this.
+constexpr uint32_t scrub_laps = 2;
 
 template <line L>
 BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t lap_number) {
@@ -182,15 +185,15 @@ BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
   }
 }
 
-// Stores the lines behind a slot's last one, when the count restarts at 1. The NIC does not wait for these. They are
-// therefore stored before the lines that it waits for, with a fence between: one that came after the NIC has sent the
+// Clears the lines behind a slot's last one, in a scrub lap: 0 is no lap's sequence. The NIC does not wait for these. They
+// are therefore stored before the lines that it waits for, with a fence between: one that came after the NIC has sent the
 // slot could be there after the slot's next writer's line, and would have overwritten it for good.
 template <line L, class Scope>
 BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t end_unit) {
   const uint32_t step = pass_units<L>(scope), rank = scope.rank();
   const uint32_t in_warp = line_units<L> == 1 ? 0 : rank % 32;  // all lanes of a warp make the same number of passes
   BP_NO_UNROLL for (uint32_t i = first_unit + rank; i - in_warp < end_unit; i += step) {
-    st_line_unit<L>(slot, i, unit_line<L>(unit_zero(), i, 1), rank < step && i < end_unit);
+    st_line_unit<L>(slot, i, unit_zero(), rank < step && i < end_unit);
   }
   fence_sys();  // orders them before the scope's other lines, for the NIC and for the slot's next writer
   scope.sync();
@@ -210,7 +213,7 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   const uint32_t used = (bytes + F::data - 1) / F::data;
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
   const uint32_t n = used * units;
-  if (seq == 1) scrub_lines<L>(slot, scope, n, win.slot_bytes / F::bytes * units);
+  if (seq <= scrub_laps) scrub_lines<L>(slot, scope, n, win.slot_bytes / F::bytes * units);
   const auto headed = [&](uint32_t i, u128 v) {
     header.template over<L>(&v, i);
     return unit_line<L>(v, i, seq);
@@ -291,7 +294,7 @@ BP_DEV void write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u1
   const bp_window& win = qp.window;
   const window_place place = place_of(win, ticket);
   const uint32_t seq = inband_sequence<line::d12s4>(win, place.lap);
-  if ((seq == 1) | (w.bytes > short_bytes)) return rest();
+  if ((seq <= scrub_laps) | (w.bytes > short_bytes)) return rest();
   const slot_header<true> header(w, ticket, qp.qpn);
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
   for (uint32_t i = 0; i < header_units; i++) {

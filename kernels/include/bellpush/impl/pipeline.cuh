@@ -89,7 +89,7 @@ BP_DEV void write_ahead(const bp_qp& qp, const wqe& w, uint64_t ticket, const u1
   const uint32_t used = (inband_header_bytes + w.bytes + F::data - 1) / F::data;
   const uint32_t n = used * line_units<L>;
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
-  if (seq == 1) scrub_lines<L>(slot, warp_scope{}, n, win.slot_bytes / F::bytes * line_units<L>);
+  if (seq <= scrub_laps) scrub_lines<L>(slot, warp_scope{}, n, win.slot_bytes / F::bytes * line_units<L>);
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
