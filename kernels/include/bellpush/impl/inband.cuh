@@ -7,9 +7,9 @@
 // number. No store is ordered with any other: no fence, no doorbell.
 //
 // Sequence number. Ticket t writes slot t % slots in lap t / slots. The slot's sequence number is the lap's number,
-// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. In the laps with sequence 1 and 2, the scrub
-// laps, the sender clears the lines behind its stream, so that no line keeps a sequence until the next cycle comes to it.
-// One such lap is not enough: the lines of its own streams carry its sequence, and nothing else would clear those.
+// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. In the laps with sequence 1 and 2, the
+// scrub laps, the sender clears the lines behind its stream, so that no line keeps a sequence until the next cycle comes
+// to it. One such lap is not enough: the lines of its own streams carry its sequence, and nothing else clears those.
 //
 // A line must arrive whole. 16-byte lines are one store of one thread. 60+4 lines are 64 bytes, stored by four
 // neighbouring lanes in one warp instruction. Their arrival together is an assumption about the GPU and the link,
@@ -185,9 +185,9 @@ BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
   }
 }
 
-// Clears the lines behind a slot's last one, in a scrub lap: 0 is no lap's sequence. The NIC does not wait for these. They
-// are therefore stored before the lines that it waits for, with a fence between: one that came after the NIC has sent the
-// slot could be there after the slot's next writer's line, and would have overwritten it for good.
+// Clears the lines behind a slot's last one, in a scrub lap: 0 is no lap's sequence. The NIC does not wait for these.
+// They are therefore stored before the lines that it waits for, with a fence between: one that came after the NIC has
+// sent the slot could be there after the slot's next writer's line, and would have overwritten it for good.
 template <line L, class Scope>
 BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t end_unit) {
   const uint32_t step = pass_units<L>(scope), rank = scope.rank();
