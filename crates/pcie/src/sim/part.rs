@@ -94,6 +94,18 @@ pub fn has_part_in_flows(
     has_part(params, name, |params| flows_imprint(topology, params, flows, message_bytes))
 }
 
+/// Whether a number of the whole topology has a part in streams.
+pub(super) fn knob_has_part_in_flows(
+    (topology, params): (&Topology, &Params),
+    flows: &[Flow],
+    knob: Knob,
+) -> bool {
+    let imprint = |topology: &Topology| flows_imprint(topology, params, flows, None);
+    let as_it_is = imprint(topology);
+    let others = knob.extremes().into_iter().filter_map(|value| topology.with(knob, value));
+    others.into_iter().any(|other| imprint(&other) != as_it_is)
+}
+
 /// The rows that the model is compared with, as far as parameters have a part in them: those of
 /// pcie-bench's hosts without an IOMMU have numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
