@@ -6,6 +6,8 @@ use crate::{sim, tlp, topo};
 
 #[path = "pcie/link.rs"]
 mod link_runs;
+#[path = "pcie/nics.rs"]
+mod nics;
 #[path = "pcie/refused.rs"]
 mod refused;
 #[path = "pcie/sim.rs"]
@@ -83,6 +85,7 @@ fn tlp_says_when_no_tax_is_known_and_refuses_the_impossible() {
         (&["--sizes", "64,0", "--json", "-"], "at least 1 byte"),
         (&["--sizes", "4KB"], "unknown unit"),
         (&["--sizes", "18446744073709551616"], "not a size"),
+        (&["--sizes", "18446744073709551615"], "so that 64 bits count the bytes on the wire"),
         (&["--sizes", "16777216TiB"], "more than 64 bits hold"),
         (&["--sizes", "1048576TiB", "--offset", "1"], "must end at or below"),
         (&["--offset", "18446744073709551615"], "must end at or below"),
@@ -141,6 +144,9 @@ fn one_result_fits_on_standard_output() {
 
 #[test]
 fn topo_draws_classes_and_recommends() {
+    let example = topo(&["two-sockets", "--no-predict"]).unwrap();
+    assert!(example.contains("mark are of the built-in example.\n"), "{example}");
+    assert!(!example.contains("were read"), "{example}");
     let text = topo(&["two-root-complexes"]).unwrap();
     // A ConnectX-7: nothing of the software NIC's, and its own fences and queues.
     assert!(text.contains("NODE") && text.contains("tie pull, staged"), "{text}");
@@ -577,6 +583,12 @@ fn topo_reports_a_bad_file_with_its_line() {
 fn files_without_end_are_refused() {
     for args in [&["--from", "/dev/zero"][..], &["--nvidia-smi", "/dev/zero"], &["/dev/zero"]] {
         let refused = topo(args).unwrap_err();
-        assert!(refused.contains("more than 67108864 bytes"), "{refused}");
+        assert!(refused.contains("/dev/zero: not a regular file; `-` reads"), "{refused}");
     }
+    // A named pipe that nobody writes.
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = topo(&["--from", pipe.to_str().unwrap()]).unwrap_err();
+    assert!(refused.ends_with("not a regular file; `-` reads standard input"), "{refused}");
 }

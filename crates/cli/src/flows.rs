@@ -3,9 +3,10 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Flow, Move, Params, SimError, schedule, simulate_flows, simulate_messages, warnings,
+    Axis, Flow, Move, Params, Question, SimError, schedule, simulate_flows, simulate_messages,
+    warnings,
 };
-use bellpush::pcie::topology::{Kind, Topology};
+use bellpush::pcie::topology::{Kind, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::sim::linked;
@@ -42,14 +43,29 @@ fn parse(topology: &Topology, text: &str) -> Result<Flow> {
     Ok(Flow { from, to, by })
 }
 
-/// The flows that the command names.
-pub fn parsed(topology: &Topology, texts: &[String]) -> Result<Vec<Flow>> {
+/// Every GPU writes into every other.
+const ALL_TO_ALL: &str = "all-to-all";
+
+/// The flows that the command names, and their names.
+pub fn parsed(topology: &Topology, texts: &[String]) -> Result<(Vec<String>, Vec<Flow>)> {
+    let texts = if texts == [ALL_TO_ALL] { all_to_all(topology)? } else { texts.to_vec() };
     if texts.len() > MOST {
         return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
     }
     let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
     flows.iter().flat_map(|f| [f.from, f.to]).try_for_each(|end| linked(topology, end))?;
-    Ok(flows)
+    Ok((texts, flows))
+}
+
+fn all_to_all(topology: &Topology) -> Result<Vec<String>> {
+    let gpus = topology.of_kind(Kind::Gpu);
+    if gpus.len() < 2 {
+        let (name, n) = (&topology.name, gpus.len());
+        return Err(format!("--flows {ALL_TO_ALL}: {name} has {n} GPUs, too few").into());
+    }
+    let id = |n: &NodeId| &topology.node(*n).id;
+    let pairs = gpus.iter().flat_map(|a| gpus.iter().filter(move |b| *b != a).map(move |b| (a, b)));
+    Ok(pairs.map(|(a, b)| format!("{}>{}", id(a), id(b))).collect())
 }
 
 /// Why a flow does not exist.
@@ -66,6 +82,38 @@ fn refused(topology: &Topology, flows: &[Flow], error: SimError) -> String {
     by.unwrap_or_else(|| error.to_string())
 }
 
+/// The rows of flows as they are and under every combination of a question's values, which
+/// `settings` has. A combination under which a flow does not exist has one row that says why.
+pub fn answer(
+    topology: &Topology,
+    params: &Params,
+    texts: &[String],
+    (messages, question): (Option<(u32, u32)>, &Question),
+) -> Result<Vec<Value>> {
+    let beds = question.beds(topology, params).map_err(|e| format!("--what {e}"))?;
+    let combinations = question.combinations();
+    let mut all = Vec::new();
+    for (i, (topology, params)) in beds.iter().enumerate() {
+        let settings = match i.checked_sub(1) {
+            None => "as it is".to_owned(),
+            Some(i) => {
+                let pairs = question.axes.iter().zip(&combinations[i]);
+                let text =
+                    |(axis, &value): (&Axis, &f64)| format!("{}={}", axis.name, axis.text(value));
+                pairs.map(text).collect::<Vec<_>>().join(",")
+            }
+        };
+        let mut rows = match rows(topology, params, texts, messages) {
+            Ok(rows) => rows,
+            Err(why) if i > 0 => vec![json!({ "why_not": why.to_string() })],
+            Err(why) => return Err(why),
+        };
+        rows.iter_mut().for_each(|row| row["settings"] = json!(settings));
+        all.extend(rows);
+    }
+    Ok(all)
+}
+
 /// A row for each flow, then what is to be said about them together: of streams, or of `messages` of
 /// so many bytes, so many of a flow at once.
 pub fn rows(
@@ -74,7 +122,7 @@ pub fn rows(
     texts: &[String],
     messages: Option<(u32, u32)>,
 ) -> Result<Vec<Value>> {
-    let flows = parsed(topology, texts)?;
+    let (texts, flows) = parsed(topology, texts)?;
     let rates = match messages {
         None => simulate_flows(topology, params, &flows),
         Some(messages) => simulate_messages(topology, params, &flows, messages),

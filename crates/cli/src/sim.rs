@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::flows;
 use crate::sim_options::Mode;
 use crate::sim_report::{Swept, render};
-use crate::sim_rows::{self, compared};
+use crate::sim_rows::{self, RowKind, compared};
 use crate::values::{self, to_csv};
 use crate::what::Answer;
 
@@ -62,7 +62,8 @@ pub struct SimArgs {
     /// Show what each of these rows hangs on: its elasticity to latency, tags and MPS
     #[arg(long)]
     pub derivatives: bool,
-    /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
+    /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B), or all-to-all
+    /// between the GPUs
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
     pub flows: Vec<String>,
     /// Messages of this size in place of streams, as many of a flow at once as --in-flight says:
@@ -71,10 +72,10 @@ pub struct SimArgs {
     pub message: Option<String>,
     /// Simulate every combination of values beside the topology as it is, such as
     /// mrrs=512..4096,acs=on|off,tags=64|512: `..` doubles; an unknown name lists them
-    #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows", "report"])]
+    #[arg(long, value_name = "NAME=VALUES,…", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "report"])]
     pub what: Option<String>,
     /// Draw the rates of --what to this file, or to standard output with `-`
-    #[arg(long, value_name = "FILE", requires = "what")]
+    #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
@@ -97,9 +98,6 @@ pub struct SimArgs {
 const SIZES: [u32; 4] = [8, 4 << 10, 256 << 10, 1 << 20];
 const IN_FLIGHT: u32 = 8;
 const SEED: u64 = 1;
-/// Most bytes of all operations in flight, GB: each window of them runs four times at least, some
-/// minutes of one core.
-const MOST_GB: f64 = 16.0;
 /// Most operations at once: more than any built-in window holds.
 const MOST_IN_FLIGHT: u32 = 1024;
 
@@ -216,7 +214,10 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         return emit(args, out, "sim --validate --leave-one-out", sim_rows::left_out(&params)?);
     }
     if args.validate {
-        return emit(args, out, "sim --validate", validate(&params)?);
+        let rows = validate(&params)?;
+        let totals = (args.json.is_none() && args.csv.is_none()).then(|| sim_rows::totals(&rows));
+        emit(args, out, "sim --validate", rows)?;
+        return Ok(write!(out, "{}", totals.unwrap_or_default())?);
     }
     let messages = match args.message.as_deref().map(|s| parse_size("--message", s)).transpose()? {
         Some(bytes) if !(1..=1 << 20).contains(&bytes) => {
@@ -249,14 +250,8 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20 && mode != Mode::Scale) {
         return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
     }
-    let bytes: f64 = sizes.iter().map(|&bytes| f64::from(bytes)).sum();
-    let gb = (topologies.len() * paths.len()) as f64 * bytes * f64::from(in_flight) / 1e9;
-    if mode.sweeps() && gb > MOST_GB {
-        return Err(format!(
-            "{gb:.0} GB of operations in flight, TLP by TLP: at most {MOST_GB}; fewer topologies, \
-             paths, sizes or operations in flight"
-        )
-        .into());
+    if mode.sweeps() {
+        args.check_work(&topologies, &paths, &sizes)?;
     }
     args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
     let mut results: Vec<Value> = Vec::new();
@@ -264,7 +259,13 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     for topology in topologies {
         let params = params_of(&args.set, &topology)?;
         if !args.flows.is_empty() {
-            results.extend(flows::rows(&topology, &params, &args.flows, messages)?);
+            results.extend(match &args.what {
+                None => flows::rows(&topology, &params, &args.flows, messages)?,
+                Some(text) => {
+                    let question = text.parse().map_err(|e| format!("--what {e}"))?;
+                    flows::answer(&topology, &params, &args.flows, (messages, &question))?
+                }
+            });
             continue;
         }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
@@ -347,6 +348,12 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if table && args.json.is_none() && args.csv.is_none() {
         return Ok(());
     }
+    if args.sensitivity {
+        // What turns an order is what is asked for.
+        results.sort_by_key(|row| row["flips"] != true);
+    }
+    let flips = results.iter().filter(|row| row["flips"] == true).count();
+    let total = format!("{} cases, {flips} flips, which stand first", results.len());
     let command = match () {
         () if !args.scale.is_empty() => "sim --scale",
         () if !args.flows.is_empty() => "sim --flows",
@@ -355,7 +362,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         () if args.sensitivity => "sim --sensitivity",
         _ => "sim",
     };
-    emit(args, out, command, results)
+    emit(args, out, command, results)?;
+    if args.sensitivity && args.json.is_none() && args.csv.is_none() {
+        writeln!(out, "{total}")?;
+    }
+    Ok(())
 }
 
 fn flat(row: &SweepRow) -> Value {
@@ -455,7 +466,7 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
                 .find(|(m, b, _)| *m == r.metric && *b == r.bytes)
                 .map_or("", |(_, _, why)| *why);
             let name = format!("{unit}, {} B", r.bytes);
-            rows.push(compared(host.name, name, measured, model, fitted, note));
+            rows.push(compared(host.name, name, measured, model, RowKind::fitted(fitted), note));
         }
     }
     for check in HOST_CHECKS {
@@ -463,7 +474,8 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             let model = simulate_host_row(&check.host, metric, bytes)?;
             let note = check.residual(metric, bytes).unwrap_or_default();
             let name = format!("{}, {bytes} B", unit_of(metric));
-            rows.push(compared(check.host.name, name, measured, model, false, note));
+            let kind = RowKind::Predicted;
+            rows.push(compared(check.host.name, name, measured, model, kind, note));
         }
     }
     for (host, of_host) in IOMMU_ROWS {
@@ -474,7 +486,8 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
                 let table = format!("{}, IOMMU", host.name);
                 let fitted = iommu_row_is_fitted((metric, bytes), window);
                 let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
-                rows.push(compared(&table, name, measured, model, fitted, note));
+                let kind = RowKind::fitted(fitted);
+                rows.push(compared(&table, name, measured, model, kind, note));
             }
         }
     }
@@ -487,7 +500,8 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             Curve::PeerLoad => "loads from peer",
         };
         let name = format!("{what}, {} blocks, GB/s", r.blocks);
-        rows.push(compared("H200 curves", name, r.gb_per_s, model, r.fitted, ""));
+        let kind = RowKind::fitted(r.fitted);
+        rows.push(compared("H200 curves", name, r.gb_per_s, model, kind, ""));
     }
     for r in H200_HOPS {
         let hop = if r.pcie { "PCIe" } else { "NVLink" };
@@ -500,25 +514,26 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             let Some(measured) = measured else { continue };
             let model = simulate_hop(params, path, r.bytes, r.pcie)?;
             let name = format!("{hop}, {what}, {} B, ns", r.bytes);
-            rows.push(compared("H200 push against pull", name, measured, model, false, ""));
+            let (table, kind) = ("H200 push against pull", RowKind::Predicted);
+            rows.push(compared(table, name, measured, model, kind, ""));
         }
     }
     for r in PEER_ROWS {
         let model = simulate_peer_row(params, &r)?;
         let name = format!("Gen{} x16, {:?}, {:?}, GB/s", r.generation, r.standing, r.traffic);
-        let note = match (r.known_before, r.standing) {
-            (_, Standing::TwoSockets) => "the interconnect's rate is unknown, taken as no limit",
-            (true, _) => "known before the router was written",
-            (false, _) => "",
+        let note = match r.standing {
+            Standing::TwoSockets => "the interconnect's rate is unknown, taken as no limit",
+            _ => "",
         };
-        rows.push(compared(r.machine, name, r.gb_per_s, model, false, note));
+        let kind = RowKind::known(r.known_before);
+        rows.push(compared(r.machine, name, r.gb_per_s, model, kind, note));
     }
     for (curve, threads, measured) in H200_THREADS {
         let model = simulate_curve(params, curve, 1, threads)?;
         let what = if curve == Curve::HostLoad { "loads from" } else { "stores to" };
         let name = format!("{what} host, 1 block of {threads} threads, GB/s");
         let note = "predicted before it was measured";
-        rows.push(compared("H200 threads", name, measured, model, false, note));
+        rows.push(compared("H200 threads", name, measured, model, RowKind::Predicted, note));
     }
     rows.extend(sim_rows::ordering(params)?);
     rows.extend(sim_rows::copies(params)?);

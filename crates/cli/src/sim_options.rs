@@ -3,10 +3,10 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Axis, Compared, Params, PathModel, Question, TestBedSpec, has_part_in_flows,
-    has_part_in_operation, has_part_in_rows,
+    Axis, Compared, MOST_TRANSMISSIONS, Params, PathModel, Question, TestBedSpec,
+    has_part_in_flows, has_part_in_operation, has_part_in_rows, transmissions,
 };
-use bellpush::pcie::topology::{Kind, Topology};
+use bellpush::pcie::topology::{Kind, Knob, Topology};
 
 use crate::cli::CliError;
 use crate::flows;
@@ -91,7 +91,8 @@ impl SimArgs {
         let validate = if self.leave_one_out { Mode::LeaveOneOut } else { Mode::Validate };
         let all = [
             (self.report.is_some(), Mode::Report),
-            (self.what.is_some(), Mode::What),
+            // Beside --flows it asks of these.
+            (self.what.is_some() && self.flows.is_empty(), Mode::What),
             (self.losses, Mode::Losses),
             (self.sensitivity, Mode::Sensitivity),
             (!self.scale.is_empty(), Mode::Scale),
@@ -141,12 +142,7 @@ impl SimArgs {
                 "the table of operations, --what, --losses, --report and --flows with --message",
             ),
             ("--seed", self.seed.is_some(), operations, "operations"),
-            (
-                "--svg",
-                self.svg.is_some(),
-                matches!(mode, Mode::Sweep | Mode::What),
-                "the table of operations and --what",
-            ),
+            ("--svg", self.svg.is_some(), mode == Mode::What, "the table of --what"),
         ];
         match used.iter().find(|(_, is_given, takes, _)| *is_given && !takes) {
             None => Ok(()),
@@ -155,6 +151,36 @@ impl SimArgs {
                 Err(CliError::new(what, format!("leave it out of {}", mode.name())))
             }
         }
+    }
+
+    /// Refuses more operations in flight than are simulated in a few minutes.
+    ///
+    /// # Errors
+    /// One line with both numbers; a device that a topology does not have.
+    pub fn check_work(
+        &self,
+        topologies: &[Topology],
+        paths: &[PathModel],
+        sizes: &[u32],
+    ) -> Result<()> {
+        let mut tlps = 0.0;
+        for topology in topologies {
+            let params = params_of(&self.set, topology)?;
+            let gpu = pick(topology, self.gpu.as_ref(), Kind::Gpu)?;
+            let nic = pick(topology, self.nic.as_ref(), Kind::Nic)?;
+            let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: self.seed() };
+            for (&path, &bytes) in paths.iter().flat_map(|p| sizes.iter().map(move |b| (p, b))) {
+                tlps += transmissions(spec, path, bytes, self.in_flight());
+            }
+        }
+        if tlps > MOST_TRANSMISSIONS {
+            return Err(format!(
+                "{tlps:.1e} TLP transmissions to simulate: at most {MOST_TRANSMISSIONS:.0e}; fewer \
+                 topologies, paths, sizes or operations in flight, or larger TLPs"
+            )
+            .into());
+        }
+        Ok(())
     }
 
     /// Names of the parameters that the command sets.
@@ -205,9 +231,16 @@ impl SimArgs {
         };
         let has_part = |topology: &Topology, asked: Asked<'_>| -> Result<bool> {
             let params = params_of(&self.set, topology)?;
-            if let (Mode::Flows, Asked::Set(name)) = (mode, asked) {
-                let flows = flows::parsed(topology, &self.flows)?;
-                return Ok(has_part_in_flows(topology, &params, &flows, message_bytes, name));
+            if mode == Mode::Flows {
+                let (_, flows) = flows::parsed(topology, &self.flows)?;
+                let beds = match &question {
+                    Some(q) => q.beds(topology, &params).map_err(|e| format!("--what {e}"))?,
+                    None => vec![(topology.clone(), params)],
+                };
+                return Ok(beds.iter().any(|(t, p)| match asked {
+                    Asked::Set(name) => has_part_in_flows(t, p, &flows, message_bytes, name),
+                    Asked::What(axis) => axis.has_part_in_flows((t, p), &flows, message_bytes),
+                }));
             }
             let gpu = pick(topology, self.gpu.as_ref(), Kind::Gpu)?;
             let nic = pick(topology, self.nic.as_ref(), Kind::Nic)?;
@@ -240,6 +273,11 @@ impl SimArgs {
                     Mode::Scale => "the costs of --scale on these topologies",
                     _ => "these operations",
                 };
+                let has_switch = |t: &Topology| !t.of_kind(Kind::Switch).is_empty();
+                if asked.name() == Knob::Acs.name() && !topologies.iter().any(has_switch) {
+                    let why = "; a switch's ports redirect, and there is no switch";
+                    return Err(asked.without_part_since(of, why).into());
+                }
                 return Err(asked.without_part(of).into());
             }
         }
@@ -266,12 +304,17 @@ impl Asked<'_> {
 
     /// Refuses a number that has no part in what is simulated.
     pub fn without_part(&self, of: &str) -> CliError {
+        self.without_part_since(of, "")
+    }
+
+    /// The same, with a reason.
+    fn without_part_since(&self, of: &str, why: &str) -> CliError {
         let (option, meaning) = match self {
             Self::Set(name) => ("--set", Params::meaning(name)),
             Self::What(axis) => ("--what", axis.meaning()),
         };
         let name = self.name();
-        let what = format!("{option} {name}: no part in {of} ({name}: {meaning})");
+        let what = format!("{option} {name}: no part in {of} ({name}: {meaning}{why})");
         CliError::new(what, "leave it out")
     }
 }

@@ -15,19 +15,74 @@ fn error_percent(model: f64, measured: f64) -> f64 {
     (model / measured - 1.0) * 100.0
 }
 
+/// What was known of a row when the model said its number: docs/pcie.md, Errors, defines the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKind {
+    /// A number of the model was fitted to it.
+    Fitted,
+    /// It was known when the mechanism was written; nothing was fitted to it.
+    Known,
+    /// It had been looked at before the model was asked; nothing was fitted to it.
+    Seen,
+    /// Nobody had looked at it before the model was asked.
+    Predicted,
+}
+
+impl RowKind {
+    const ALL: [Self; 4] = [Self::Predicted, Self::Known, Self::Seen, Self::Fitted];
+
+    /// Of rows that nobody had looked at, unless they are fitted.
+    pub const fn fitted(is_fitted: bool) -> Self {
+        if is_fitted { Self::Fitted } else { Self::Predicted }
+    }
+
+    /// Of rows that are not fitted.
+    pub const fn known(is_known: bool) -> Self {
+        if is_known { Self::Known } else { Self::Predicted }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::Known => "known before",
+            Self::Seen => "seen before",
+            Self::Predicted => "predicted",
+        }
+    }
+}
+
+/// Totals of compared rows: how many of each kind, and how many are how near.
+pub fn totals(rows: &[Value]) -> String {
+    let mut out = format!("{:<13} {:>5} {:>8} {:>8} {:>8}\n", "", "rows", "5 %", "10 %", "15 %");
+    let mut line = |name: &str, is: &dyn Fn(&Value) -> bool| {
+        let errors = rows.iter().filter(|row| is(&row["kind"])).map(|row| &row["error_percent"]);
+        let errors: Vec<f64> = errors.map(|e| e.as_f64().map_or(f64::NAN, f64::abs)).collect();
+        out += &format!("{name:<13} {:>5}", errors.len());
+        for most in [5.0, 10.0, 15.0] {
+            out += &format!(" {:>8}", errors.iter().filter(|e| **e <= most).count());
+        }
+        out.push('\n');
+    };
+    for kind in RowKind::ALL {
+        line(kind.name(), &|own| own == kind.name());
+    }
+    line("all", &|_| true);
+    out
+}
+
 /// A row beside the model.
 pub fn compared(
     table: &str,
     row: String,
     measured: f64,
     model: f64,
-    fitted: bool,
+    kind: RowKind,
     note: &str,
 ) -> Value {
     json!({
         "table": table, "row": row, "measured": measured, "model": model,
         "error_percent": error_percent(model, measured),
-        "kind": if fitted { "fitted" } else { "predicted" }, "note": note,
+        "kind": kind.name(), "note": note,
     })
 }
 
@@ -40,11 +95,9 @@ pub fn copies(params: &Params) -> Result<Vec<Value>> {
         if !m.assumed.is_empty() {
             note += &format!("; assumed: {}", m.assumed);
         }
-        if m.known_before {
-            note += "; known before";
-        }
         let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
-        Ok(compared(m.name, format!("{}{unit}", r.what), r.measured, model, false, &note))
+        let (name, kind) = (format!("{}{unit}", r.what), RowKind::known(m.known_before));
+        Ok(compared(m.name, name, r.measured, model, kind, &note))
     };
     COPY_ROWS.iter().map(row).collect()
 }
@@ -61,8 +114,7 @@ pub fn sizes() -> Result<Vec<Value>> {
                 let model = simulate_host_row(host, metric, bytes)?;
                 let (table, name) =
                     (format!("{}, sweep", host.name), format!("{what}, Gb/s, {bytes} B"));
-                let note = "seen before it was predicted";
-                rows.push(compared(&table, name, measured[i], model, false, note));
+                rows.push(compared(&table, name, measured[i], model, RowKind::Seen, ""));
             }
         }
     }
@@ -78,10 +130,10 @@ pub fn ordering(params: &Params) -> Result<Vec<Value>> {
             [("in order", r.strict, model[0]), ("relaxed", r.relaxed, model[1])]
         {
             let Some(measured) = measured else { continue };
-            let known = if r.known_before { "known before" } else { "read after the prediction" };
-            let note = format!("{}; {}; {known}", r.source, r.note);
+            let note = format!("{}; {}", r.source, r.note);
             let name = format!("{}, writes {what}, Gb/s", r.name);
-            rows.push(compared("Relaxed ordering", name, measured, model, false, &note));
+            let kind = RowKind::known(r.known_before);
+            rows.push(compared("Relaxed ordering", name, measured, model, kind, &note));
         }
     }
     Ok(rows)
@@ -99,4 +151,31 @@ pub fn left_out(params: &Params) -> Result<Vec<Value>> {
         })
     };
     Ok(leave_one_out(params)?.iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_count_each_row_once_by_its_kind_and_error() {
+        let row = |kind, model| compared("t", "r".into(), 100.0, model, kind, "");
+        let rows = [
+            row(RowKind::Fitted, 101.0),
+            row(RowKind::Seen, 90.5),
+            row(RowKind::Predicted, 95.5),
+            row(RowKind::Predicted, 112.0),
+            row(RowKind::Known, 300.0),
+        ];
+        let text = totals(&rows);
+        let lines: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|l| l.split_whitespace().rev().take(4).collect()).collect();
+        // Within 15, 10 and 5 %, and of how many.
+        assert_eq!(lines[0], ["2", "1", "1", "2"], "{text}");
+        assert_eq!(lines[1], ["0", "0", "0", "1"], "{text}");
+        assert_eq!(lines[2], ["1", "1", "0", "1"], "{text}");
+        assert_eq!(lines[3], ["1", "1", "1", "1"], "{text}");
+        assert_eq!(lines[4], ["4", "3", "2", "5"], "{text}");
+        assert!(text.starts_with("  ") && text.contains("\nknown before "), "{text}");
+    }
 }

@@ -80,12 +80,16 @@ pub fn run(args: &TopoArgs) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// For which NIC advice is given, and with which numbers.
-fn basis(args: &TopoArgs, topology: &Topology) -> Result<Basis, Box<dyn std::error::Error>> {
+fn basis(
+    args: &TopoArgs,
+    topology: &Topology,
+    pairs: &[Assigned<NodeId>],
+) -> Result<Basis, Box<dyn std::error::Error>> {
     let (nic, why) = match &args.nic {
         Some(word) => (word.parse().map_err(|e| format!("--nic {e}"))?, "as the command says"),
         None => {
-            let nics = topology.of_kind(Kind::Nic);
-            NicModel::by_default(nics.first().map_or("", |&n| &topology.node(n).model))
+            let first = pairs.iter().find_map(|pair| pair.nic);
+            NicModel::by_default(first.map_or("", |nic| &topology.node(nic).model))
         }
     };
     let params = crate::sim::params_of(&args.set, topology)?;
@@ -94,7 +98,8 @@ fn basis(args: &TopoArgs, topology: &Topology) -> Result<Basis, Box<dyn std::err
     for name in args.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0) {
         origins.set(name, Origin::Read);
     }
-    Ok(Basis { nic, why: why.to_owned(), params, origins })
+    let is_named = args.nic.is_some();
+    Ok(Basis { nic, why: why.to_owned(), params, origins, is_named })
 }
 
 /// Every GPU with its NIC, as nodes of the topology.
@@ -240,7 +245,7 @@ pub fn run_to(
         measured.put(&mut topology);
     }
     let pairs = assigned(&source, &topology);
-    let basis = basis(args, &topology)?;
+    let basis = basis(args, &topology, &pairs)?;
     advice::check_sets(&topology, &pairs, &basis, &args.set)?;
     let advice = if args.no_predict { All::default() } else { All::new(&topology, &pairs, &basis) };
     let loaded = match &args.load {

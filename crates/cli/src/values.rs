@@ -44,7 +44,10 @@ pub fn topology(name: &str) -> Result<Topology, String> {
     if let Some(topology) = builtin(name) {
         return Ok(topology);
     }
-    let text = read_text(Path::new(name))
+    let text = read_regular(Path::new(name))
+        .and_then(|bytes| {
+            String::from_utf8(bytes).map_err(|e| format!("{name}: {}", e.utf8_error()))
+        })
         .map_err(|e| format!("{e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
     let mut topology = from_toml(&text).map_err(|e| format!("{name}: {e}"))?;
     if topology.name.is_empty() {
@@ -59,6 +62,15 @@ const MAX_BYTES: u64 = 64 << 20;
 /// Reads a file, or what a pipe has to say, of 64 MiB at most.
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
     read_at_most(path, MAX_BYTES)
+}
+
+/// The same of a regular file, or of stdin for `-`: a named pipe that nobody writes has no end.
+pub fn read_regular(path: &Path) -> Result<Vec<u8>, String> {
+    let is_other = std::fs::metadata(path).is_ok_and(|data| !data.is_file());
+    match is_other && path.as_os_str() != "-" {
+        true => Err(format!("{}: not a regular file; `-` reads standard input", path.display())),
+        false => read_bytes(path),
+    }
 }
 
 /// The same, of so many bytes at most; stdin for `-`.

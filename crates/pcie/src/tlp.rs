@@ -44,16 +44,16 @@ pub enum TlpError {
     #[error("0 B: a transfer has at least 1 byte")]
     Empty,
     /// A transfer beyond the end of its address space.
-    #[error("{bytes} B at {offset}: must end at or below {end}, where {bits}-bit addressing does")]
+    #[error("{bytes} B at {offset}: must end at or below {end}, {why}")]
     Range {
         /// First byte.
         offset: u64,
         /// Length.
         bytes: u64,
-        /// End of the address space: the first invalid address.
+        /// The first address that is none, or is not counted.
         end: u64,
-        /// Address width.
-        bits: u32,
+        /// What ends there.
+        why: &'static str,
     },
 }
 
@@ -464,15 +464,16 @@ impl Config {
     /// # Errors
     /// [`TlpError::Empty`] and [`TlpError::Range`].
     pub fn check(&self, offset: u64, bytes: u64) -> Result<(), TlpError> {
-        let (end, bits) = match self.addressing {
-            Addressing::Bits32 => (1 << 32, 32),
-            Addressing::Bits64 => (1 << 60, 64),
+        let (end, why) = match self.addressing {
+            Addressing::Bits32 => (1 << 32, "where 32-bit addressing does"),
+            // Headers and DLLPs are bytes too, and their sum has 64 bits.
+            Addressing::Bits64 => (1 << 60, "so that 64 bits count the bytes on the wire"),
         };
         if bytes == 0 {
             return Err(TlpError::Empty);
         }
         if offset.checked_add(bytes).is_none_or(|last| last > end) {
-            return Err(TlpError::Range { offset, bytes, end, bits });
+            return Err(TlpError::Range { offset, bytes, end, why });
         }
         Ok(())
     }

@@ -150,8 +150,8 @@ fn impossible_configurations_are_refused() {
     assert_eq!(config.check(0, 0), Err(TlpError::Empty));
     assert!(config.check((1 << 60) - 64, 64).is_ok());
     for (offset, bytes) in [((1 << 60) - 64, 65), (u64::MAX, 1), (1, u64::MAX)] {
-        let bits = 64;
-        let range = TlpError::Range { offset, bytes, end: 1 << 60, bits };
+        let why = "so that 64 bits count the bytes on the wire";
+        let range = TlpError::Range { offset, bytes, end: 1 << 60, why };
         assert_eq!(config.check(offset, bytes), Err(range));
     }
     let narrow = Config { addressing: Addressing::Bits32, ..config };

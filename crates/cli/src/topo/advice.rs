@@ -28,6 +28,45 @@ pub struct Basis {
     pub params: Params,
     /// Where they come from.
     pub origins: Origins,
+    /// Whether the command names the NIC: then every NIC is taken for it.
+    pub is_named: bool,
+}
+
+/// Bits of a byte: rates of wires are Gb/s by their names, GB/s in the model.
+const BITS: f64 = 8.0;
+
+impl Basis {
+    /// Whether advice is given for this NIC: one without RDMA has no path.
+    fn takes(&self, topology: &Topology, nic: NodeId) -> bool {
+        self.is_named || topology.nic_family(nic).is_none_or(|family| family.has_rdma)
+    }
+
+    /// The parameters for this NIC: the wire of its family, unless something else says it.
+    fn params_of(&self, topology: &Topology, nic: NodeId) -> Params {
+        let mut params = self.params.clone();
+        let of_family = topology.nic_family(nic).and_then(|family| family.gbps);
+        if let Some(gbps) = of_family.filter(|_| self.assumes_wire()) {
+            params.wire_gb_per_s = f64::from(gbps) / BITS;
+        }
+        params
+    }
+
+    fn assumes_wire(&self) -> bool {
+        !self.is_named && self.origins.of("wire_gb_per_s") == Origin::Assumed
+    }
+
+    /// The wire that is taken for a NIC, where nothing says it.
+    fn wire(&self, topology: &Topology, nic: NodeId) -> Option<String> {
+        if !self.assumes_wire() {
+            return None;
+        }
+        let gbps = self.params_of(topology, nic).wire_gb_per_s * BITS;
+        let family = topology.nic_family(nic);
+        Some(match family.and_then(|family| family.gbps.and(Some(family.name))) {
+            Some(name) => format!("Wire assumed {gbps} Gb/s, a port's most of {name}"),
+            None => format!("Wire assumed {gbps} Gb/s: the NIC's name does not tell"),
+        })
+    }
 }
 
 /// The advice of one pair.
@@ -39,6 +78,9 @@ pub struct Advice {
     ranks: Ranks,
 }
 
+/// What pairs that differ in nothing have alike: their part of the topology, and the wire.
+type Alike = ((Topology, [NodeId; 2]), f64);
+
 /// Advice of all pairs.
 #[derive(Default)]
 pub struct All {
@@ -46,6 +88,8 @@ pub struct All {
     pub of: Vec<Advice>,
     /// Pairs without: the model takes no guess for a link.
     unknown: usize,
+    /// Pairs without: their NIC has no RDMA.
+    no_rdma: usize,
     /// Pairs without, since there are too many kinds.
     too_many: usize,
 }
@@ -54,14 +98,19 @@ impl All {
     /// Ranks the paths of every pair; pairs that differ in nothing are ranked once.
     pub fn new(topology: &Topology, pairs: &[Assigned<NodeId>], basis: &Basis) -> Self {
         let mut all = Self::default();
-        let mut kinds: Vec<((Topology, [NodeId; 2]), Ranks)> = Vec::new();
+        let mut kinds: Vec<(Alike, Ranks)> = Vec::new();
         for pair in pairs {
             let Some(nic) = pair.nic else { continue };
+            if !basis.takes(topology, nic) {
+                all.no_rdma += 1;
+                continue;
+            }
             if !is_known(topology, pair, nic) {
                 all.unknown += 1;
                 continue;
             }
-            let part = topology.part(pair.gpu, nic);
+            let params = basis.params_of(topology, nic);
+            let part = (topology.part(pair.gpu, nic), params.wire_gb_per_s);
             let known = kinds.iter().find(|(kind, _)| *kind == part).map(|k| k.1.clone());
             let ranks = match known {
                 Some(ranks) => ranks,
@@ -70,7 +119,7 @@ impl All {
                     continue;
                 }
                 None => {
-                    let (gpu, params) = (pair.gpu, &basis.params);
+                    let (gpu, params) = (pair.gpu, &params);
                     let spec = TestBedSpec { topology, gpu, nic, params, seed: 1 };
                     let ranks = rank(spec, basis.nic, &basis.origins, &GOALS);
                     kinds.push((part, ranks.clone()));
@@ -95,7 +144,9 @@ pub fn check_sets(
 ) -> Result<(), CliError> {
     let mut kinds: Vec<(Topology, [NodeId; 2])> = Vec::new();
     for pair in pairs {
-        if let Some(nic) = pair.nic.filter(|&nic| is_known(topology, pair, nic)) {
+        let is_advised =
+            |nic: &NodeId| basis.takes(topology, *nic) && is_known(topology, pair, *nic);
+        if let Some(nic) = pair.nic.filter(is_advised) {
             let part = topology.part(pair.gpu, nic);
             if !kinds.contains(&part) {
                 kinds.push(part);
@@ -223,6 +274,13 @@ fn causes(all: &[Advice]) -> Vec<&HangsOn> {
 /// What the command prints.
 pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
     let mut out = String::new();
+    if all.no_rdma > 0 {
+        let _ = writeln!(
+            out,
+            "{} pairs without an RDMA NIC: no advice (--nic takes every NIC for one).",
+            all.no_rdma
+        );
+    }
     if all.unknown > 0 {
         let _ = writeln!(
             out,
@@ -251,6 +309,13 @@ pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
          tie: with one number moved the other is no more than {:.0} % worse.",
         EQUAL * 100.0
     );
+    let mut wires: Vec<String> = Vec::new();
+    for wire in all.of.iter().filter_map(|advice| basis.wire(topology, advice.nic)) {
+        if !wires.contains(&wire) {
+            let _ = writeln!(out, "{wire}.");
+            wires.push(wire);
+        }
+    }
     for advice in &all.of {
         pair_text(topology, advice, &mut out);
     }

@@ -17,16 +17,18 @@ pub struct Fan {
     pub switch: NodeId,
     /// Devices that write.
     pub sources: usize,
-    /// Root ports through which the writes come down, or the links below root complexes.
+    /// Root ports through which the writes come down, or the links below root complexes. Host
+    /// memory lies behind none.
     pub roots: usize,
     /// Places in the list of flows.
     pub flows: Vec<usize>,
 }
 
 /// The uplink's switch and the root port of the destination, if a flow is of writes that go from a
-/// switch through a root complex to a device.
+/// switch through a root complex to a device. What was reported is of peer writes, so that a write
+/// to host memory is none of them.
 fn by_uplink(t: &Topology, flow: &Flow) -> Option<(NodeId, NodeId)> {
-    if flow.by != Move::Write {
+    if flow.by != Move::Write || matches!(t.node(flow.to).kind, Kind::Socket | Kind::NumaNode) {
         return None;
     }
     let nodes = t.route(flow.from, flow.to).nodes;
@@ -65,6 +67,39 @@ pub(super) fn collapsed(t: &Topology, flows: &[Flow]) -> Vec<(Fan, f64)> {
     fans(t, flows).into_iter().filter(hit).map(|f| (f, c.gb_per_s)).collect()
 }
 
+/// Flows that are not of the fan and wait behind it: their data leave one of its sources, or go up
+/// by its uplink. A link sends the posted requests of one input in their order, and its inputs in
+/// turn.
+fn beside<'a>(t: &'a Topology, flows: &'a [Flow], fan: &'a Fan) -> impl Iterator<Item = &'a Flow> {
+    let is_source = |node| fan.flows.iter().any(|&i| flows[i].from == node);
+    let goes_up = |f: &Flow| {
+        let nodes = t.route(f.from, f.to).nodes;
+        let above = t.node(fan.switch).parent;
+        nodes.windows(2).any(|way| way[0] == fan.switch && Some(way[1]) == above)
+    };
+    let others = flows.iter().enumerate().filter(|(i, _)| !fan.flows.contains(i)).map(|f| f.1);
+    others.filter(move |f| is_source(f.from) || goes_up(f))
+}
+
+/// What a fan that collapses does to flows beside it; `None`: there are none.
+fn behind(t: &Topology, flows: &[Flow], fan: &Fan) -> Option<String> {
+    let text = |f: &Flow| {
+        let (by, at) = f.ends();
+        let sign = if f.by == Move::Write { '>' } else { '<' };
+        format!("{}{sign}{}", t.node(by).id, t.node(at).id)
+    };
+    let names: Vec<String> = beside(t, flows, fan).map(text).collect();
+    if names.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "not of these writes, but from one of their sources or by the uplink of {}: {}; in the \
+         model they wait behind them, and the source says nothing of such",
+        t.node(fan.switch).id,
+        names.join(", ")
+    ))
+}
+
 /// What is to be said about flows that run at once: fans that collapse, or of which nobody knows.
 pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
     let name = |f: &Fan| &t.node(f.switch).id;
@@ -72,15 +107,16 @@ pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
         Collapse::Absent => Vec::new(),
         Collapse::Seen(c) => collapsed(t, flows)
             .iter()
-            .map(|(f, gb_per_s)| {
-                format!(
+            .flat_map(|(f, gb_per_s)| {
+                let told = format!(
                     "{} sources below {} write to {} root ports at once: their writes collapse to \
                      {gb_per_s} GB/s together ({}); one root port at a time does not",
                     f.sources,
                     name(f),
                     f.roots,
                     c.source
-                )
+                );
+                [Some(told), behind(t, flows, f)].into_iter().flatten()
             })
             .collect(),
         Collapse::Unknown => fans(t, flows)

@@ -53,6 +53,41 @@ fn writes_of_one_switch_to_two_roots_collapse_and_nothing_else_does() {
     assert!(total(&free, &FAN, Move::Write) > 40.0);
 }
 
+/// Whatever runs beside a fan, its own flows get no more than is said of them; and what is no fan,
+/// such as writes to host memory, is not cut.
+#[test]
+fn flows_of_a_fan_get_the_cap_together_and_others_are_none_of_it() {
+    let t = from_toml(MACHINE).unwrap();
+    let half = from_toml(&MACHINE.replace("gb_per_s = 2.7", "gb_per_s = 0.5")).unwrap();
+    for (t, cap, sets) in [(&t, 2.7, 5), (&half, 0.5, 2)] {
+        let all_sets = [
+            &[("gpu0", "gpu2"), ("gpu1", "gpu6")][..],
+            &[("gpu0", "gpu2"), ("gpu1", "gpu6"), ("gpu0", "s0")],
+            &[("gpu0", "gpu2"), ("gpu1", "gpu6"), ("gpu1", "s1")],
+            &[("gpu0", "gpu2"), ("gpu1", "gpu6"), ("gpu0", "gpu1")],
+            &[("gpu0", "gpu2"), ("gpu1", "gpu2"), ("gpu0", "gpu6"), ("gpu1", "gpu6")],
+        ];
+        for pairs in &all_sets[..sets] {
+            let all = flows(t, pairs, Move::Write);
+            let of = &fans(t, &all)[0].flows;
+            let rates = simulate_flows(t, &Params::default(), &all).unwrap();
+            let sum: f64 = of.iter().map(|&i| rates[i]).sum();
+            assert!(sum <= 1.01 * cap, "{pairs:?}: {sum} of {cap}");
+            let told = warnings(t, &all);
+            assert_eq!(told.len(), if of.len() < all.len() { 2 } else { 1 }, "{told:?}");
+            assert!(told[0].contains(&format!("{cap} GB/s together")), "{told:?}");
+        }
+        for memory in ["s0", "s1"] {
+            let pairs = [("gpu0", "gpu2"), ("gpu1", memory)];
+            let (sum, all) = (total(t, &pairs, Move::Write), flows(t, &pairs, Move::Write));
+            assert!(sum > 50.0 && warnings(t, &all).is_empty(), "{memory}: {sum}");
+        }
+    }
+    let beside = [("gpu0", "gpu2"), ("gpu1", "gpu6"), ("gpu0", "gpu1"), ("gpu4", "gpu5")];
+    let told = warnings(&t, &flows(&t, &beside, Move::Write));
+    assert!(told[1].contains("uplink of vs-a0: gpu0>gpu1; in"), "{told:?}");
+}
+
 #[test]
 fn thresholds_are_the_platforms() {
     let four = "[posted_write_collapse]\nsources = 4\nroots = 2\ngb_per_s = 5.0\nsource = \"x\"\n";

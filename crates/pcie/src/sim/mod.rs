@@ -49,6 +49,7 @@ mod ring;
 mod run;
 mod study;
 mod what;
+mod work;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -96,6 +97,7 @@ pub use study::{
 };
 
 pub use what::{Axis, MOST_COMBINATIONS, Question, WhatError};
+pub use work::{MOST_TRANSMISSIONS, transmissions};
 
 use calendar::Calendar;
 use fabric::Fabric;

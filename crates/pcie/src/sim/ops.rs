@@ -115,10 +115,7 @@ pub fn predict(
     let operation = |window| Operation::new(spec, Layout::Best, path, bytes, window);
     let alone = operation(1).run_alone()?;
     let loaded = if in_flight > 1 {
-        // Enough runs for a steady state, few enough for large messages.
-        let n = u64::from(in_flight);
-        let runs = (64 * n).min((16 << 20) / u64::from(bytes)).max(4 * n);
-        operation(in_flight).run(runs)?
+        operation(in_flight).run(loaded_runs(bytes, in_flight))?
     } else {
         alone.clone()
     };
@@ -128,6 +125,18 @@ pub fn predict(
         gb_per_s: loaded.gb_per_s(),
         in_flight,
     }))
+}
+
+/// Operations with so many in flight: enough for a steady state, few enough for large messages.
+fn loaded_runs(bytes: u32, in_flight: u32) -> u64 {
+    let n = u64::from(in_flight);
+    (64 * n).min((16 << 20) / u64::from(bytes)).max(4 * n)
+}
+
+/// Operations that [`predict`] simulates.
+pub(super) fn runs(bytes: u32, in_flight: u32) -> u64 {
+    let loaded = if in_flight > 1 { loaded_runs(bytes, in_flight) } else { 0 };
+    Operation::ALONE_RUNS + loaded
 }
 
 /// An operation of one path and size, ready to run.

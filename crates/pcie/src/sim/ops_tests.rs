@@ -1,5 +1,5 @@
 use super::*;
-use crate::sim::NicModel;
+use crate::sim::{NicModel, transmissions};
 use crate::topology::{BUILTIN_NAMES, Knob, Topology, builtin};
 
 fn ns(name: &str, path: PathModel, bytes: u32, params: &Params) -> Result<f64, SimError> {
@@ -288,4 +288,30 @@ fn a_wqe_is_fetched_before_payload() {
     // As many operations as fit into a round trip, until the wire is full.
     assert!((3..5).all(|n| rates[n] > 0.9 * rates[0] * (n + 1) as f64), "{rates:?}");
     assert!(rates[5..].iter().all(|r| *r > 48.0), "{rates:?}");
+}
+
+/// Where nothing is simulated yet, what is to be is known well enough to refuse too much of it.
+#[test]
+fn transmissions_are_known_before_they_are_simulated() {
+    let changes: [&dyn Fn(&mut Params); 3] =
+        [&|_| {}, &|p| p.store_tlp_bytes = 16.0, &|p| p.store_tlp_bytes = 4096.0];
+    for name in BUILTIN_NAMES {
+        let t = builtin(name).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        for change in changes {
+            let mut params = Params::default();
+            change(&mut params);
+            let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+            for path in PathModel::ALL.into_iter().filter(|path| path.carries(256 << 10)) {
+                let guess = transmissions(spec, path, 256 << 10, 1);
+                let operation = Operation::new(spec, Layout::Best, path, 256 << 10, 1);
+                let (mut sim, program) = (operation.bed.sim, operation.program);
+                if sim.run(vec![Load { program, window: 1, count: 3 }]).is_err() {
+                    continue;
+                }
+                let ratio = sim.tlp_events() as f64 / guess;
+                assert!((0.4..=2.5).contains(&ratio), "{name} {}: {ratio}", path.name());
+            }
+        }
+    }
 }

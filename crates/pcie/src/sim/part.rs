@@ -35,6 +35,12 @@ fn has_part(params: &Params, name: &str, imprint: impl Fn(&Params) -> String) ->
     others(params, name).iter().any(|other| imprint(other) != as_it_is)
 }
 
+fn knob_has_part(topology: &Topology, knob: Knob, imprint: impl Fn(&Topology) -> String) -> bool {
+    let as_it_is = imprint(topology);
+    let others = knob.extremes().into_iter().filter_map(|value| topology.with(knob, value));
+    others.into_iter().any(|other| imprint(&other) != as_it_is)
+}
+
 /// Whether a parameter has a part in an operation, alone or with others in flight.
 pub fn has_part_in_operation(
     spec: TestBedSpec<'_>,
@@ -60,13 +66,10 @@ pub fn knob_has_part_in_operation(
 ) -> bool {
     path.carries(bytes)
         && [1, in_flight].into_iter().any(|window| {
-            let imprint = |topology: &Topology| {
+            knob_has_part(spec.topology, knob, |topology| {
                 let spec = TestBedSpec { topology, ..spec };
                 Operation::new(spec, Layout::Best, path, bytes, window).imprint()
-            };
-            let as_it_is = imprint(spec.topology);
-            let others = knob.extremes().into_iter().filter_map(|v| spec.topology.with(knob, v));
-            others.into_iter().any(|other| imprint(&other) != as_it_is)
+            })
         })
 }
 
@@ -92,6 +95,15 @@ pub fn has_part_in_flows(
     name: &str,
 ) -> bool {
     has_part(params, name, |params| flows_imprint(topology, params, flows, message_bytes))
+}
+
+/// Whether a number of the whole topology has a part in streams.
+pub(super) fn knob_has_part_in_flows(
+    (topology, params): (&Topology, &Params),
+    flows: &[Flow],
+    knob: Knob,
+) -> bool {
+    knob_has_part(topology, knob, |topology| flows_imprint(topology, params, flows, None))
 }
 
 /// The rows that the model is compared with, as far as parameters have a part in them: those of

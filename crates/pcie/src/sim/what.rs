@@ -4,17 +4,16 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::part::knob_has_part_in_flows;
 use super::rank::in_parallel;
 use super::{
-    Params, PathModel, SweepRow, TestBedSpec, has_part_in_operation, knob_has_part_in_operation,
-    sweep,
+    Flow, MOST_TRANSMISSIONS, Params, PathModel, SweepRow, TestBedSpec, has_part_in_flows,
+    has_part_in_operation, knob_has_part_in_operation, sweep, transmissions,
 };
 use crate::topology::{Knob, Topology};
 
 /// Most combinations of one question.
 pub const MOST_COMBINATIONS: usize = 64;
-/// Most simulated transfers of one question, GB: a minute or two of one core.
-const MOST_GB: f64 = 16.0;
 /// Shorter names of parameters.
 const SHORT: [(&str, &str); 2] = [("tags", "nic_tags"), ("window", "window_kib")];
 
@@ -50,11 +49,11 @@ pub enum WhatError {
     TooMany,
     /// More simulated transfers than one question may have.
     #[error(
-        "{gb:.0} GB of transfers, TLP by TLP: at most {MOST_GB:.0}; fewer combinations, paths, sizes or operations in flight"
+        "{tlps:.1e} TLP transmissions to simulate: at most {MOST_TRANSMISSIONS:.0e}; fewer combinations, paths, sizes or operations in flight"
     )]
     TooLong {
-        /// Bytes of all operations in flight under all combinations, GB.
-        gb: f64,
+        /// TLP transmissions under all combinations.
+        tlps: f64,
     },
 }
 
@@ -85,6 +84,19 @@ impl Axis {
         match self.what {
             What::Param(name) => Params::meaning(name),
             What::Knob(knob) => knob.meaning(),
+        }
+    }
+
+    /// Whether it has a part in flows: streams, or messages of so many bytes.
+    pub fn has_part_in_flows(
+        &self,
+        (topology, params): (&Topology, &Params),
+        flows: &[Flow],
+        message_bytes: Option<u32>,
+    ) -> bool {
+        match self.what {
+            What::Param(name) => has_part_in_flows(topology, params, flows, message_bytes, name),
+            What::Knob(knob) => knob_has_part_in_flows((topology, params), flows, knob),
         }
     }
 
@@ -153,14 +165,10 @@ fn values(name: &str, is_switch: bool, text: &str) -> Result<Vec<f64>, WhatError
             }
         }
     }
-    let mut seen: Vec<f64> = Vec::new();
-    all.retain(|v| {
-        !seen.contains(v) && {
-            seen.push(*v);
-            true
-        }
-    });
-    Ok(all)
+    match (0..all.len()).find(|&i| all[..i].contains(&all[i])) {
+        Some(again) => Err(wrong(&all[again].to_string(), "stands twice")),
+        None => Ok(all),
+    }
 }
 
 impl FromStr for Question {
@@ -234,10 +242,17 @@ impl Question {
     }
 
     /// Topology and parameters as they are, then those of every combination.
-    fn beds(&self, spec: TestBedSpec<'_>) -> Result<Vec<(Topology, Params)>, WhatError> {
-        let mut beds = vec![(spec.topology.clone(), spec.params.clone())];
+    ///
+    /// # Errors
+    /// A value that a number cannot have.
+    pub fn beds(
+        &self,
+        topology: &Topology,
+        params: &Params,
+    ) -> Result<Vec<(Topology, Params)>, WhatError> {
+        let mut beds = vec![(topology.clone(), params.clone())];
         for values in self.combinations() {
-            beds.push(self.apply(spec.topology, spec.params, &values)?);
+            beds.push(self.apply(topology, params, &values)?);
         }
         Ok(beds)
     }
@@ -282,7 +297,7 @@ impl Question {
         operations: &[(PathModel, u32)],
         of: impl Fn(TestBedSpec<'_>, PathModel, u32) -> bool,
     ) -> Result<bool, WhatError> {
-        Ok(self.beds(spec)?.iter().any(|(topology, params)| {
+        Ok(self.beds(spec.topology, spec.params)?.iter().any(|(topology, params)| {
             let spec = TestBedSpec { topology, params, ..spec };
             operations.iter().any(|&(path, bytes)| of(spec, path, bytes))
         }))
@@ -299,13 +314,17 @@ impl Question {
         sizes: &[u32],
         in_flight: u32,
     ) -> Result<Vec<Vec<SweepRow>>, WhatError> {
-        let bytes: f64 = sizes.iter().map(|&bytes| f64::from(bytes)).sum();
-        let runs = (self.combinations().len() + 1) * paths.len();
-        let gb = runs as f64 * bytes * f64::from(in_flight) / 1e9;
-        if gb > MOST_GB {
-            return Err(WhatError::TooLong { gb });
+        let beds = self.beds(spec.topology, spec.params)?;
+        let of_bed = |(topology, params): &(Topology, Params)| -> f64 {
+            let spec = TestBedSpec { topology, params, ..spec };
+            let of_path =
+                |&path| sizes.iter().map(move |&b| transmissions(spec, path, b, in_flight));
+            paths.iter().flat_map(of_path).sum()
+        };
+        let tlps: f64 = beds.iter().map(of_bed).sum();
+        if tlps > MOST_TRANSMISSIONS {
+            return Err(WhatError::TooLong { tlps });
         }
-        let beds = self.beds(spec)?;
         Ok(in_parallel(beds.len(), |i| {
             let (topology, params) = &beds[i];
             sweep(TestBedSpec { topology, params, ..spec }, paths, sizes, in_flight)
@@ -330,7 +349,7 @@ mod tests {
 
     #[test]
     fn every_combination_in_order() {
-        let q: Question = "mrrs=512..2048, acs=on|off,tags=64|128|64".parse().unwrap();
+        let q: Question = "mrrs=512..2048, acs=on|off,tags=64|128".parse().unwrap();
         assert_eq!(q.combinations().len(), 12);
         assert_eq!(q.combinations()[0], [512.0, 1.0, 64.0]);
         assert_eq!(q.combinations()[1], [512.0, 1.0, 128.0]);
@@ -371,6 +390,8 @@ mod tests {
             ("acs=yes", "acs=yes: on or off"),
             ("tags=64,nic_tags=8", "\"nic_tags\" stands twice"),
             ("mrrs=", "mrrs=: not a number"),
+            ("mrrs=512|512", "mrrs=512: stands twice"),
+            ("mrrs=512..2048|1024", "mrrs=1024: stands twice"),
             ("mrrs=4096..512", "a range doubles"),
             ("tags=0..8", "a range doubles"),
             ("tags=inf", "tags=inf: not a number"),
@@ -396,6 +417,9 @@ mod tests {
         let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let q: Question = "tags=1..512".parse().unwrap();
         let error = q.answer(spec, &PathModel::ALL, &[16 << 20], 64).unwrap_err();
-        assert!(error.to_string().starts_with("59 GB of transfers"), "{error}");
+        assert!(
+            error.to_string().contains(" TLP transmissions to simulate: at most 4e8"),
+            "{error}"
+        );
     }
 }

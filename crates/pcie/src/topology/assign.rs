@@ -23,19 +23,26 @@ pub struct Assigned<T> {
     pub shared_with: Vec<T>,
 }
 
-/// NICs of a capture that GPUs are given: those with RDMA if there are any, and physical functions
-/// before virtual ones.
+/// NICs of a capture that GPUs are given: those with RDMA if there are any, else those that may
+/// have it, and physical functions before virtual ones.
 pub fn candidates(tree: &Tree<'_>) -> Vec<Address> {
     let capture = tree.capture();
     let mut nics = capture.of_kind(Kind::Nic);
-    let rdma = |a: &Address| capture.get(*a).is_some_and(identity::has_rdma);
-    let physical = |a: &Address| !capture.is_virtual(*a);
-    for is_wanted in [&rdma as &dyn Fn(&Address) -> bool, &physical] {
-        if nics.iter().any(is_wanted) {
-            nics.retain(is_wanted);
-        }
-    }
+    prefer_rdma(&mut nics, |a| capture.get(*a).and_then(identity::has_rdma));
+    prefer(&mut nics, |a| !capture.is_virtual(*a));
     nics
+}
+
+/// Leaves those that are wanted, if any is.
+fn prefer<T>(all: &mut Vec<T>, is_wanted: impl Fn(&T) -> bool) {
+    if all.iter().any(&is_wanted) {
+        all.retain(is_wanted);
+    }
+}
+
+fn prefer_rdma<T>(nics: &mut Vec<T>, has_rdma: impl Fn(&T) -> Option<bool>) {
+    prefer(nics, |nic| has_rdma(nic) == Some(true));
+    prefer(nics, |nic| has_rdma(nic) != Some(false));
 }
 
 /// Assigns the NICs of a capture. Functions of one card share its link, so GPUs are spread over
@@ -61,9 +68,11 @@ pub fn assign_matrix(matrix: &Matrix) -> Vec<Assigned<usize>> {
     spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, &nics)).collect()
 }
 
-/// Assigns the NICs of a topology, over cards first as far as they are known.
+/// Assigns the NICs of a topology, those with RDMA by their names first, over cards as far as they
+/// are known.
 pub fn assign_topology(topology: &Topology) -> Vec<Assigned<NodeId>> {
-    let (gpus, nics) = (topology.of_kind(Kind::Gpu), topology.of_kind(Kind::Nic));
+    let (gpus, mut nics) = (topology.of_kind(Kind::Gpu), topology.of_kind(Kind::Nic));
+    prefer_rdma(&mut nics, |&nic| topology.nic_family(nic).map(|family| family.has_rdma));
     let card = |n: usize| topology.node(nics[n]).card.as_ref();
     let same = |n: usize| (0..n).find(|&m| card(m).is_some() && card(m) == card(n));
     let cards: Vec<usize> = (0..nics.len()).map(|n| same(n).unwrap_or(n)).collect();

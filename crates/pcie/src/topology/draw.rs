@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::assign::assign_topology;
+use super::builtin::builtin;
 use super::error::one_line;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
@@ -95,7 +96,10 @@ pub fn to_tree(topology: &Topology) -> String {
         let _ = writeln!(out, "{a} <-> {b}  {rate} GB/s each way{mark}");
     }
     if has_marks(topology) {
-        out.push_str("Numbers without a mark were read.\n");
+        // A built-in example is nobody's machine.
+        let is_example = builtin(&topology.name).is_some_and(|example| example == *topology);
+        let are = if is_example { "are of the built-in example" } else { "were read" };
+        let _ = writeln!(out, "Numbers without a mark {are}.");
     }
     out
 }

@@ -2,6 +2,7 @@
 
 use super::capture::Function;
 use super::model::Kind;
+use super::nics::{self, nic_family};
 
 pub(super) const HOST_BRIDGE: u16 = 0x0600;
 pub(super) const BRIDGE: u16 = 0x0604;
@@ -10,7 +11,6 @@ const NVIDIA: u16 = 0x10de;
 const AMD_GPU: u16 = 0x1002;
 const INTEL: u16 = 0x8086;
 const MELLANOX: u16 = 0x15b3;
-const AMAZON: u16 = 0x1d0f;
 
 /// Starts of the vendors' names in pci.ids, old and new.
 const VENDORS: &[(&str, u16)] = &[
@@ -20,7 +20,6 @@ const VENDORS: &[(&str, u16)] = &[
     ("ati technologies", AMD_GPU),
     ("intel corporation", INTEL),
     ("mellanox", MELLANOX),
-    ("amazon.com", AMAZON),
     ("plx technology", 0x10b5),
     ("broadcom / lsi", 0x1000),
     ("lsi logic", 0x1000),
@@ -144,12 +143,18 @@ pub(super) fn is_mellanox(f: &Function) -> bool {
 }
 
 /// Whether a NIC has RDMA, as far as can be told: it has an RDMA device, or it is InfiniBand, a
-/// ConnectX or an EFA.
-pub(super) fn has_rdma(f: &Function) -> bool {
-    f.rdma.is_some()
-        || f.class == Some(0x0207)
-        || is_mellanox(f)
-        || vendor(f) == Some(AMAZON) && has(&f.name, &["elastic fabric"])
+/// ConnectX, or of a family that has it or has it not ([`super::NIC_FAMILIES`]).
+pub(super) fn has_rdma(f: &Function) -> Option<bool> {
+    if f.rdma.is_some() || f.class == Some(0x0207) || is_mellanox(f) {
+        return Some(true);
+    }
+    nic_family(nic_name(f)).map(|family| family.has_rdma)
+}
+
+/// The name of a NIC, by its numbers where the capture has none; empty where neither says it.
+pub(super) fn nic_name(f: &Function) -> &str {
+    let by_ids = || nics::name_of(f.vendor?, f.device?);
+    if f.name.is_empty() { by_ids().unwrap_or_default() } else { &f.name }
 }
 
 /// The chip that a switch's port belongs to.

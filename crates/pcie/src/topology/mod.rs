@@ -20,6 +20,7 @@ mod knob;
 mod load;
 mod lspci;
 mod model;
+mod nics;
 mod nvidia_smi;
 mod p2p;
 mod part;
@@ -46,6 +47,7 @@ pub use lspci::from_lspci;
 pub use model::{
     Builder, Distance, Interconnect, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology,
 };
+pub use nics::{NIC_FAMILIES, NicFamily, nic_family};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
 pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};
 pub use part::Guess;

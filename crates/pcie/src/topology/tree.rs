@@ -290,8 +290,9 @@ impl<'a> Tree<'a> {
     /// What stands beside a device in a drawing.
     fn describe(&self, f: &Function, link: Option<RawLink>) -> String {
         let mut parts = Vec::new();
-        let short = f.name.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        let name = short.map_or(f.name.as_str(), |(inner, _)| inner).trim();
+        let name = if f.kind() == Some(Kind::Nic) { identity::nic_name(f) } else { &f.name };
+        let short = name.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        let name = short.map_or(name, |(inner, _)| inner).trim();
         parts.extend((!name.is_empty()).then(|| name.to_owned()));
         parts.extend(f.rdma.clone());
         parts.extend(self.capture.is_virtual(f.address).then(|| "virtual function".to_owned()));

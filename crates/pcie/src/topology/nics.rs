@@ -1,0 +1,145 @@
+//! NICs by name: which have RDMA, and how fast a port of them is at most.
+
+use super::model::{NodeId, Topology};
+
+/// What is known of a family of NICs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NicFamily {
+    /// What its functions' names hold, as pci.ids has them.
+    pub name: &'static str,
+    /// Whether its functions have RDMA devices: whether Linux has a driver of them in
+    /// `drivers/infiniband/hw` (mlx4, mlx5, irdma, bnxt_re, ocrdma, efa).
+    pub has_rdma: bool,
+    /// Highest rate of a port of the family by the vendor's data sheets, Gb/s; `None`: it differs
+    /// too much, or has no part in anything here.
+    pub gbps: Option<u32>,
+}
+
+const fn rdma(name: &'static str, gbps: u32) -> NicFamily {
+    NicFamily { name, has_rdma: true, gbps: Some(gbps) }
+}
+
+const fn none(name: &'static str) -> NicFamily {
+    NicFamily { name, has_rdma: false, gbps: None }
+}
+
+/// The families; a name that is part of another stands behind it.
+pub const NIC_FAMILIES: &[NicFamily] = &[
+    rdma("ConnectX-3", 56),
+    rdma("Connect-IB", 56),
+    rdma("ConnectX-4 Lx", 50),
+    rdma("ConnectX-4", 100),
+    rdma("ConnectX-5", 100),
+    rdma("ConnectX-6 Lx", 50),
+    rdma("ConnectX-6", 200),
+    rdma("ConnectX-7", 400),
+    rdma("ConnectX-8", 800),
+    rdma("BlueField-3", 400),
+    rdma("BlueField-2", 200),
+    rdma("BlueField", 100),
+    rdma("Ethernet Controller E810", 100),
+    rdma("Ethernet Connection X722", 10),
+    rdma("OneConnect NIC (Skyhawk)", 40),
+    NicFamily { name: "NetXtreme-E", has_rdma: true, gbps: None },
+    NicFamily { name: "Elastic Fabric Adapter", has_rdma: true, gbps: None },
+    none("Elastic Network Adapter"),
+    none("NetXtreme BCM57"),
+    none("82599"),
+    none("X520"),
+    none("X540"),
+    none("X550"),
+    none("XXV710"),
+    none("XL710"),
+    none("X710"),
+    none("I350"),
+    none("I210"),
+    none("Virtio"),
+];
+
+/// Names by vendor and device (pci.ids), for captures that have numbers alone.
+const IDS: &[(u16, u16, &str)] = &[
+    (0x15b3, 0x1003, "ConnectX-3"),
+    (0x15b3, 0x1007, "ConnectX-3 Pro"),
+    (0x15b3, 0x1011, "Connect-IB"),
+    (0x15b3, 0x1013, "ConnectX-4"),
+    (0x15b3, 0x1015, "ConnectX-4 Lx"),
+    (0x15b3, 0x1017, "ConnectX-5"),
+    (0x15b3, 0x1019, "ConnectX-5 Ex"),
+    (0x15b3, 0x101b, "ConnectX-6"),
+    (0x15b3, 0x101d, "ConnectX-6 Dx"),
+    (0x15b3, 0x101f, "ConnectX-6 Lx"),
+    (0x15b3, 0x1021, "ConnectX-7"),
+    (0x15b3, 0x1023, "ConnectX-8"),
+    (0x15b3, 0xa2d2, "BlueField"),
+    (0x15b3, 0xa2d6, "BlueField-2"),
+    (0x15b3, 0xa2dc, "BlueField-3"),
+    (0x8086, 0x1592, "Ethernet Controller E810"),
+    (0x8086, 0x1593, "Ethernet Controller E810"),
+    (0x8086, 0x159b, "Ethernet Controller E810"),
+    (0x8086, 0x37d0, "Ethernet Connection X722"),
+    (0x8086, 0x37d2, "Ethernet Connection X722"),
+    (0x8086, 0x10fb, "82599"),
+    (0x8086, 0x1528, "X540"),
+    (0x8086, 0x1563, "X550"),
+    (0x8086, 0x1572, "X710"),
+    (0x8086, 0x15ff, "X710"),
+    (0x8086, 0x1583, "XL710"),
+    (0x8086, 0x158b, "XXV710"),
+    (0x8086, 0x1521, "I350"),
+    (0x8086, 0x1533, "I210"),
+    (0x14e4, 0x165f, "NetXtreme BCM5720"),
+    (0x1d0f, 0xec20, "Elastic Network Adapter"),
+    (0x1af4, 0x1041, "Virtio network device"),
+];
+
+/// The family of a NIC with this name; `None`: a name that says nothing.
+pub fn nic_family(name: &str) -> Option<&'static NicFamily> {
+    let name = name.to_ascii_lowercase();
+    NIC_FAMILIES.iter().find(|f| name.contains(&f.name.to_ascii_lowercase()))
+}
+
+/// The name of a NIC by its numbers.
+pub(super) fn name_of(vendor: u16, device: u16) -> Option<&'static str> {
+    IDS.iter().find(|(v, d, _)| (*v, *d) == (vendor, device)).map(|id| id.2)
+}
+
+impl Topology {
+    /// The family of a NIC by its [`Node::model`](super::Node::model).
+    pub fn nic_family(&self, nic: NodeId) -> Option<&'static NicFamily> {
+        nic_family(&self.node(nic).model)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_lspci_has_them() {
+        for (name, has_rdma, gbps) in [
+            ("Mellanox Technologies MT27710 Family [ConnectX-4 Lx]", true, Some(50)),
+            ("Mellanox Technologies MT27700 Family [ConnectX-4]", true, Some(100)),
+            ("Mellanox Technologies MT28800 Family [ConnectX-5 Ex]", true, Some(100)),
+            ("Mellanox Technologies MT2892 Family [ConnectX-6 Dx]", true, Some(200)),
+            ("Mellanox Technologies MT2894 Family [ConnectX-6 Lx]", true, Some(50)),
+            ("Mellanox Technologies MT2910 Family [ConnectX-7]", true, Some(400)),
+            ("MT43244 BlueField-3 integrated ConnectX-7 network controller", true, Some(400)),
+            ("MT42822 BlueField-2 integrated ConnectX-6 Dx network controller", true, Some(200)),
+            ("Broadcom Inc. and subsidiaries BCM57416 NetXtreme-E Dual-Media 10G", true, None),
+            ("NetXtreme BCM5720 2-port Gigabit Ethernet PCIe", false, None),
+            ("Intel Corporation Ethernet Controller X710 for 10GBASE-T", false, None),
+            ("Intel Corporation Ethernet Connection X722 for 10GBASE-T", true, Some(10)),
+            ("Intel Corporation Ethernet 10G 2P X520 Adapter", false, None),
+            ("Amazon.com, Inc. Elastic Network Adapter (ENA)", false, None),
+        ] {
+            let family = nic_family(name).unwrap_or_else(|| panic!("{name}"));
+            assert_eq!((family.has_rdma, family.gbps), (has_rdma, gbps), "{name}");
+        }
+        assert_eq!(nic_family("ThunderX network interface"), None);
+        for (vendor, device, name) in IDS {
+            assert!(nic_family(name).is_some(), "{vendor:04x}:{device:04x}");
+        }
+        let hidden = |(i, f): (usize, &NicFamily)| nic_family(f.name) != Some(&NIC_FAMILIES[i]);
+        assert_eq!(NIC_FAMILIES.iter().enumerate().find(|f| hidden(*f)), None);
+    }
+}
