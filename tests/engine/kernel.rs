@@ -271,7 +271,7 @@ fn keys_that_are_remembered_are_forgotten_in_time() {
         let payload = [src.data(0, 64)];
         let wr = SendWr::new(Opcode::RdmaWrite).to(dst.at(0), dst.mr.rkey).payload(&payload);
         host.send(&wr).unwrap();
-        completion(&mut host).syndrome
+        completion(&mut host, &nic).syndrome
     };
     for turn in 0..20 {
         assert_eq!(write(turn * 2 + 1), 0);

@@ -291,13 +291,15 @@ mod own {
         SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&InProcess::new()) }).unwrap()
     }
 
-    pub fn completion(host: &mut HostQp) -> bellpush::wire::cqe::Cqe {
+    pub fn completion(host: &mut HostQp, nic: &SoftNic) -> bellpush::wire::cqe::Cqe {
         let since = std::time::Instant::now();
         loop {
             if let Some(cqe) = host.poll_send().unwrap() {
                 return cqe;
             }
-            assert!(since.elapsed() < Duration::from_secs(20), "no completion");
+            if since.elapsed() > Duration::from_secs(20) {
+                panic!("no completion: {:?}, {:?}", nic.trouble(), nic.counters());
+            }
             std::thread::yield_now();
         }
     }
@@ -332,7 +334,7 @@ mod own {
             let payload = [src.data(0, n)];
             let wr = SendWr::new(Opcode::RdmaWrite).to(dst.at(0), dst.mr.rkey).payload(&payload);
             host.send(&wr).unwrap();
-            assert_eq!(completion(&mut host).opcode, CqeOpcode::Req, "message {i}");
+            assert_eq!(completion(&mut host, &nic).opcode, CqeOpcode::Req, "message {i}");
             assert_eq!(dst.get(0, n as usize), pattern(8192, i)[..n as usize], "message {i}");
             if i % 20 == 0 {
                 let short_lived = Buf::new(&nic, 4096, 0, Access::ALL);
@@ -345,10 +347,10 @@ mod own {
         let payload = inline(&[0; 8]);
         host.send(&SendWr::new(Opcode::RdmaWrite).to(dst.at(0), Rkey(7)).payload(&payload))
             .unwrap();
-        assert_eq!(completion(&mut host).syndrome, Syndrome::RemoteAccess as u8);
+        assert_eq!(completion(&mut host, &nic).syndrome, Syndrome::RemoteAccess as u8);
         assert_eq!((a.state(), b.state()), (QpState::Err, QpState::Err));
         host.send(&SendWr::new(Opcode::Nop)).unwrap();
-        assert_eq!(completion(&mut host).syndrome, Syndrome::WrFlush as u8);
+        assert_eq!(completion(&mut host, &nic).syndrome, Syndrome::WrFlush as u8);
         assert!(nic.trouble().is_none());
     }
 
@@ -419,12 +421,12 @@ mod own {
         let payload = inline(&[3; 8]);
         let wr = SendWr::new(Opcode::RdmaWrite).to(dst.at(0), dst.mr.rkey).payload(&payload);
         host.send(&wr).unwrap();
-        assert_eq!(completion(&mut host).opcode, CqeOpcode::Req);
+        assert_eq!(completion(&mut host, &nic).opcode, CqeOpcode::Req);
         nic.destroy_qp(b.qpn()).unwrap();
         drop((b, mb));
         dst.put(0, &[9; 8]);
         host.send(&wr).unwrap();
-        assert_eq!(completion(&mut host).syndrome, Syndrome::TransportRetryExc as u8);
+        assert_eq!(completion(&mut host, &nic).syndrome, Syndrome::TransportRetryExc as u8);
         assert_eq!(dst.get(0, 8), [9; 8]);
     }
 
