@@ -25,9 +25,10 @@ use crate::mem::{Dma, HostMem, MemError, View};
 use crate::nic::NicError;
 use crate::nic::soft::offload::{Accelerator, Offload, Reached, Shared};
 
-/// Excess duration after which a launch has failed. A launch first finishes the work that it has
-/// begun.
-const OVERDUE: Duration = Duration::from_secs(4);
+/// Excess duration after which a launch has failed, on a GPU and on the host executor. A launch first finishes the work
+/// that it has begun. On a CPU whose cores others use as well, blocks wait for each other's time slices: 4 s were too
+/// few for three blocks on two cores beside three threads that spin.
+const OVERDUE: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(30)];
 const OVERDUE_LAUNCH: &str =
     "a launch of the engine (do other kernels of its GPU leave no multiprocessors to it?)";
 /// The kernel's `BP_MAX_THREADS`.
@@ -197,6 +198,10 @@ fn refused(error: GpuError) -> MemError {
 }
 
 impl GpuEngine {
+    fn overdue(&self) -> Duration {
+        OVERDUE[usize::from(self.gpu.is_host())]
+    }
+
     fn launch(&self, stream: &Stream, shared: &Shared) -> Result<(), GpuError> {
         let args = EngineArgs {
             control: shared.control,
@@ -260,7 +265,7 @@ impl Accelerator for GpuEngine {
         let mut launches = lock(&self.launches);
         if self.options.rounds.is_some() {
             self.launch(&launches.stream, shared).map_err(gone)?;
-            return launches.stream.synchronize(OVERDUE).map_err(gone);
+            return launches.stream.synchronize(self.overdue()).map_err(gone);
         }
         launches.reap().map_err(gone)?;
         while let Some(event) = launches.spare.pop() {
@@ -271,7 +276,7 @@ impl Accelerator for GpuEngine {
             launches.stream.record(&event).map_err(gone)?;
             launches.queued.push_back(event);
         }
-        let after = self.options.run + OVERDUE;
+        let after = self.options.run + self.overdue();
         if launches.since.elapsed() > after {
             return Err(gone(GpuError::Timeout { what: OVERDUE_LAUNCH, after }));
         }

@@ -26,8 +26,9 @@ use bellpush_abi::engine::{
 use bellpush_mem::{Dma, MemError, View};
 use bellpush_nic::NicError;
 
-/// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most.
-const ANSWER_LIMIT: Duration = Duration::from_secs(4);
+/// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most. An accelerator whose
+/// launch does not end says so earlier.
+const ANSWER_LIMIT: Duration = Duration::from_secs(40);
 
 /// Where an engine reaches memory, while `keep` lives.
 pub struct Reached {
