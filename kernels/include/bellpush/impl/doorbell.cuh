@@ -172,6 +172,9 @@ template <class P, class Scope>
 BP_DEV void ring_shared(const bp_qp& qp, Scope scope, uint64_t word, uint64_t first, uint64_t end) {
   if (scope.rank() == 0) {
     if (word == first << ring_shift) {
+      // No acquire: no word of others is read. Record and register come after those of the holder before, who released
+      // them before the value that our atomic has found: a GPU makes no store before the branch on that value is
+      // decided. This is an argument of the hardware; PTX's model would ask for an acquire here.
       give_ring_back<P>(qp, first, end, false);
       word = ring_held | end << ring_shift;  // nothing is left to do
     }
@@ -256,7 +259,10 @@ BP_DEV uint64_t mark_shared(const bp_qp& qp, Scope scope, uint64_t ticket, uint3
     if (scope.rank() == 0) first_word(0);
     return ring;
   }
-  scope.sync();  // the leader's fence before all threads' words
+  // The leader's fence before all threads' words: it has waited until the scope's stores are performed, so that no word
+  // stored behind this can be seen before them. This too is an argument of the hardware: PTX's model asks each thread
+  // that stores a word for a fence.
+  scope.sync();
   for (uint32_t i = scope.rank(); i < count; i += scope.size()) first_word(i);
   scope.sync();  // and these before the leader's look, or give_ring_back()
   return ring;
