@@ -12,14 +12,16 @@ template <class P, class Scope>
 BP_DEV bp_status_code fetch_add(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                 uint64_t value, void* result, uint32_t flags = none,
                                 uint64_t* end = nullptr) {
-  if (detail::refuses<P>(ep, remote_offset, 8)) return BP_INVALID;
+  if (!serves<P>(ep)) return BP_INVALID;
   wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
+  w.refused = detail::is_outside(ep, remote_offset, 8);
   w.bytes = 8;
   w.swap_add = value;
   w.gather = ep.sink_iova;
   w.lkey = ep.sink_lkey;
   if (result != nullptr) {
-    if (!detail::local_iova(ep, (uint64_t)result, 8, &w.gather)) return BP_INVALID;
+    w.refused |= detail::is_outside_local(ep, (uint64_t)result, 8);
+    w.gather = detail::local_iova(ep, (uint64_t)result);
     w.lkey = ep.local_lkey;
     w.fetches = true;
   }
@@ -31,15 +33,17 @@ template <class P, class Scope>
 BP_DEV bp_status_code compare_swap(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                    uint64_t compare, uint64_t swap, void* result,
                                    uint32_t flags = none, uint64_t* end = nullptr) {
-  if (detail::refuses<P>(ep, remote_offset, 8)) return BP_INVALID;
+  if (!serves<P>(ep)) return BP_INVALID;
   wqe w = make_wqe(BP_OP_ATOMIC_CS, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
+  w.refused = detail::is_outside(ep, remote_offset, 8);
   w.bytes = 8;
   w.swap_add = swap;
   w.compare = compare;
   w.gather = ep.sink_iova;
   w.lkey = ep.sink_lkey;
   if (result != nullptr) {
-    if (!detail::local_iova(ep, (uint64_t)result, 8, &w.gather)) return BP_INVALID;
+    w.refused |= detail::is_outside_local(ep, (uint64_t)result, 8);
+    w.gather = detail::local_iova(ep, (uint64_t)result);
     w.lkey = ep.local_lkey;
     w.fetches = true;
   }

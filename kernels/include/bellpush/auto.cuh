@@ -98,11 +98,10 @@ BP_DEV const bp_choices& choices_of(const bp_auto_endpoint& ep, block_scope) {
   return threads == 1 ? ep.by_thread : threads <= 32 ? ep.by_warp : ep.by_block;
 }
 
-// Whether a message is pulled: its choice says so, and the NIC can read it. `gather`: its address in WQEs. What cannot
-// be pulled is pushed.
-BP_DEV bool is_pulled(const bp_endpoint& ep, uint32_t choice, const void* src, uint64_t bytes, uint64_t* gather) {
+// Whether a message is pulled: its choice says so, and the NIC can read it. What cannot be pulled is pushed.
+BP_DEV bool is_pulled(const bp_endpoint& ep, uint32_t choice, const void* src, uint64_t bytes) {
   const bool wanted = choice == BP_CHOICE_PULL || choice == BP_CHOICE_PULL_BLUEFLAME;
-  return wanted && bytes <= max_message_bytes && local_iova(ep, (uint64_t)src, bytes, gather);
+  return wanted && !is_outside_local(ep, (uint64_t)src, bytes);
 }
 
 // A put by the queue pair that has a doorbell. What is too long to be inline is pushed.
@@ -110,12 +109,12 @@ template <class A, class Scope>
 BP_DEV bp_status_code put_by_bell(const bp_endpoint& ep, Scope scope, uint32_t choice, uint64_t remote, const void* src,
                                   uint64_t bytes, uint32_t flags, uint64_t* end) {
   const bool by_blueflame = choice == BP_CHOICE_BLUEFLAME || choice == BP_CHOICE_PULL_BLUEFLAME;
-  uint64_t gather = 0;
-  if (is_pulled(ep, choice, src, bytes, &gather)) {
-    return post_gather<typename A::any_pull>(ep, scope, remote, gather, bytes, flags, end, by_blueflame);
+  if (is_pulled(ep, choice, src, bytes)) {
+    return post_gather<typename A::any_pull>(ep, scope, remote, local_iova(ep, (uint64_t)src), bytes, false, flags, end,
+                                             by_blueflame);
   }
   if ((choice == BP_CHOICE_INLINE || choice == BP_CHOICE_BLUEFLAME) && bytes <= max_inline_bytes) {
-    return post_inline<typename A::any_inline>(ep, scope, remote, src, bytes, flags, end, by_blueflame);
+    return post_inline<typename A::any_inline>(ep, scope, remote, src, bytes, false, flags, end, by_blueflame);
   }
   return put_window<typename A::bell>(ep, scope, remote, (uint64_t)src, bytes, flags, end);
 }
@@ -161,11 +160,10 @@ BP_DEV bp_status_code put_signal(const bp_auto_endpoint& ep, Scope scope, uint64
     if (choice == BP_CHOICE_INBAND) {
       return put_signal<typename A::inband>(ep.inband, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
     }
-    uint64_t gather;
-    if (detail::is_pulled(ep.bell, choice, src, bytes, &gather)) {
+    if (detail::is_pulled(ep.bell, choice, src, bytes)) {
       // One doorbell for both.
       const message m{remote_offset, src, bytes};
-      return detail::post_signal<typename A::pull>(ep.bell, scope, m, signal_offset, op, flags, at);
+      return detail::post_signal<typename A::pull>(ep.bell, scope, m, signal_offset, op, false, flags, at);
     }
     return put_signal<bell>(ep.bell, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
   });

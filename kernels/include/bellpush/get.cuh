@@ -10,11 +10,10 @@ namespace bp {
 template <class P, class Scope>
 BP_DEV bp_status_code get(const bp_endpoint& ep, Scope scope, void* dst, uint64_t remote_offset,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {
+  if (!serves<P>(ep)) return BP_INVALID;
   wqe w = make_wqe(BP_OP_RDMA_READ, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
-  if (bytes > max_message_bytes || detail::refuses<P>(ep, remote_offset, bytes) ||
-      !detail::local_iova(ep, (uint64_t)dst, bytes, &w.gather)) {
-    return BP_INVALID;
-  }
+  w.refused = detail::is_outside(ep, remote_offset, bytes) | detail::is_outside_local(ep, (uint64_t)dst, bytes);
+  w.gather = detail::local_iova(ep, (uint64_t)dst);
   w.bytes = (uint32_t)bytes;
   w.lkey = ep.local_lkey;
   w.fetches = true;

@@ -12,22 +12,25 @@ constexpr uint32_t max_inline_bytes = BP_UAR_BF_BYTES - inband_header_bytes;  //
 
 namespace detail {
 
-// Posts `bytes` bytes, at most max_inline_bytes, in the WQE itself.
+// Posts `bytes` bytes, at most max_inline_bytes, in the WQE itself. `refused`: not to be posted (with_room()).
 template <class P, class Scope>
 BP_DEV bp_status_code post_inline(const bp_endpoint& ep, Scope scope, uint64_t remote, const void* src, uint64_t bytes,
-                                  uint32_t flags, uint64_t* end, bool by_blueflame = true) {
+                                  bool refused, uint32_t flags, uint64_t* end, bool by_blueflame = true) {
   const uint32_t ds = 2 + (4 + (uint32_t)bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
   wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, remote, ep.remote_rkey);
+  w.refused = refused;
   w.bytes = (uint32_t)bytes;
   w.gather = (uint64_t)src;
   return post<P, true>(ep.qp, scope, w, flags, end, by_blueflame);
 }
 
-// Posts `bytes` bytes, at most max_message_bytes, that the NIC gathers from `gather` in the local region.
+// Posts `bytes` bytes, at most max_message_bytes, that the NIC gathers from `gather` in the local region. `refused`:
+// not to be posted.
 template <class P, class Scope>
 BP_DEV bp_status_code post_gather(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t gather, uint64_t bytes,
-                                  uint32_t flags, uint64_t* end, bool by_blueflame = true) {
+                                  bool refused, uint32_t flags, uint64_t* end, bool by_blueflame = true) {
   wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
+  w.refused = refused;
   w.bytes = (uint32_t)bytes;
   w.gather = gather;
   w.lkey = ep.local_lkey;
@@ -41,13 +44,15 @@ template <class P, class Scope>
 BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint32_t flags = none,
                                  uint64_t* end = nullptr) {
-  if (bytes > max_inline_bytes || detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
+  if (bytes > max_inline_bytes || !serves<P>(ep)) return BP_INVALID;
+  const bool refused = detail::is_outside(ep, remote_offset, bytes);
   if constexpr (P::inband) {
+    if (refused) return BP_INVALID;
     // The smallest slot holds 48 bytes of payload: a larger one may take several slots.
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    return detail::post_inline<P>(ep, scope, ep.remote_iova + remote_offset, src, bytes, flags, end);
+    return detail::post_inline<P>(ep, scope, ep.remote_iova + remote_offset, src, bytes, refused, flags, end);
   }
 }
 
@@ -59,10 +64,11 @@ BP_DEV bp_status_code put_value(const bp_endpoint& ep, Scope scope, uint64_t rem
   constexpr uint32_t bytes = sizeof(T);
   static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, "a value fits into registers");
   static_assert(__is_trivially_copyable(T), "a value's bytes are all that there is to it");
-  if (detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
+  if (!serves<P>(ep)) return BP_INVALID;
   uint64_t words[2] = {0, 0};
   __builtin_memcpy(words, &value, bytes);
-  const wqe w = detail::write_of_value<P>(ep, remote_offset, bytes, words[0], words[1]);
+  wqe w = detail::write_of_value<P>(ep, remote_offset, bytes, words[0], words[1]);
+  w.refused = detail::is_outside(ep, remote_offset, bytes);
   return detail::post<P, true>(ep.qp, scope, w, flags, end);
 }
 
@@ -75,7 +81,8 @@ template <class P, class Scope>
 BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                           const void* src, uint64_t bytes, uint32_t flags = none,
                           uint64_t* end = nullptr) {
-  if (detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
+  if (!serves<P>(ep)) return BP_INVALID;
+  bool refused = detail::is_outside(ep, remote_offset, bytes);
   if constexpr (P::data_v == data::push && P::kick_v == kick::blueflame) {
     if (bytes <= max_inline_bytes) {
       return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);
@@ -88,14 +95,36 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
   }
 #endif
   if constexpr (P::data_v == data::push) {
+    if (refused) return BP_INVALID;
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    uint64_t gather;
-    if (bytes > max_message_bytes || !detail::local_iova(ep, (uint64_t)src, bytes, &gather)) return BP_INVALID;
-    return detail::post_gather<P>(ep, scope, ep.remote_iova + remote_offset, gather, bytes, flags, end);
+    refused |= detail::is_outside_local(ep, (uint64_t)src, bytes);
+    return detail::post_gather<P>(ep, scope, ep.remote_iova + remote_offset, detail::local_iova(ep, (uint64_t)src),
+                                  bytes, refused, flags, end);
   }
 }
+
+namespace detail {
+
+template <class P, class Scope, class Op>
+BP_DEV bp_status_code put_then_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
+                                      uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags, uint64_t* end) {
+  const bp_status_code s = put<P>(ep, scope, remote_offset, src, bytes, flags | defer_ring | unsignalled, end);
+  if (s != BP_OK) return s;
+  // The signal's ticket follows all of the data's, also where other callers share the QP.
+  scope.sync();
+  return signal<P>(ep, scope, signal_offset, op, flags, end);
+}
+// Out of line where it is the rare case.
+template <class P, class Scope, class Op>
+BP_DEV_COLD bp_status_code put_then_signal_cold(bp_endpoint ep, Scope scope, uint64_t remote_offset, const void* src,
+                                                uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags,
+                                                uint64_t* end) {
+  return put_then_signal<P>(ep, scope, remote_offset, src, bytes, signal_offset, op, flags, end);
+}
+
+}  // namespace detail
 
 // Puts, then does `op` (signal_add or signal_set) to the peer's 8-byte signal word. A reliable queue pair executes in
 // order: an observer of the signal (wait_signal) also sees the data. A message of one WQE or slot takes its ticket
@@ -106,19 +135,23 @@ template <class P, class Scope, class Op>
 BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint64_t signal_offset, Op op,
                                  uint32_t flags = none, uint64_t* end = nullptr) {
-  if (detail::refuses<P>(ep, remote_offset, bytes) || !detail::may_signal(ep, signal_offset, op)) return BP_INVALID;
+  if (!serves<P>(ep)) return BP_INVALID;
+  const bool refused = !detail::may_signal(ep, signal_offset, op);
   if constexpr (P::kick_v != kick::blueflame) {
     const message m{remote_offset, src, bytes};
-    if (detail::is_single<P>(ep, m) && ticket_limit<P>(ep.qp, P::data_v == data::push) > 1) {
-      return in_turn<P>(scope, [&] { return detail::post_signal<P>(ep, scope, m, signal_offset, op, flags, end); });
+    if (detail::is_single<P>(ep, m) & (ticket_limit<P>(ep.qp, P::data_v == data::push) > 1)) {
+      return in_turn<P>(scope, [&] {
+        return detail::post_signal<P>(ep, scope, m, signal_offset, op, refused, flags, end);
+      });
     }
   }
-  bp_status_code s =
-      put<P>(ep, scope, remote_offset, src, bytes, flags | defer_ring | unsignalled, end);
-  if (s != BP_OK) return s;
-  // The signal's ticket follows all of the data's, also where other callers share the QP.
-  scope.sync();
-  return signal<P>(ep, scope, signal_offset, op, flags, end);
+  if (refused || detail::is_outside(ep, remote_offset, bytes)) return BP_INVALID;
+  if constexpr (P::kick_v == kick::blueflame) {
+    return detail::put_then_signal<P>(ep, scope, remote_offset, src, bytes, signal_offset, op, flags, end);
+  } else {
+    return detail::put_then_signal_cold<P>(late_copy(ep), scope, remote_offset, src, bytes, signal_offset, op, flags,
+                                           end);
+  }
 }
 
 // Puts, and brings the number `imm` to the peer with its oldest receive (Options::receives, Endpoint::poll_immediate):
@@ -129,11 +162,10 @@ BP_DEV bp_status_code put_imm(const bp_endpoint& ep, Scope scope, uint64_t remot
   if constexpr (P::data_v == data::push) {
     return put_signal<P>(ep, scope, remote_offset, src, bytes, remote_offset, signal_imm{imm}, flags, end);
   } else {
+    if (!serves<P>(ep)) return BP_INVALID;
     wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
-    if (bytes > max_message_bytes || detail::refuses<P>(ep, remote_offset, bytes) ||
-        !detail::local_iova(ep, (uint64_t)src, bytes, &w.gather)) {
-      return BP_INVALID;
-    }
+    w.refused = detail::is_outside(ep, remote_offset, bytes) | detail::is_outside_local(ep, (uint64_t)src, bytes);
+    w.gather = detail::local_iova(ep, (uint64_t)src);
     w.imm = imm;
     w.bytes = (uint32_t)bytes;
     w.lkey = ep.local_lkey;

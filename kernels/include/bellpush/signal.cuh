@@ -18,7 +18,7 @@ BP_DEV bool may_signal(const bp_endpoint& ep, uint64_t signal_offset, signal_imm
   return signal_offset < ep.remote_bytes;
 }
 BP_DEV bool may_signal(const bp_endpoint& ep, uint64_t signal_offset, signal_set) {
-  return in_range(signal_offset, 8, ep.remote_bytes) && ((ep.remote_iova + signal_offset) & 7) == 0;
+  return in_range(signal_offset, 8, ep.remote_bytes) & (((ep.remote_iova + signal_offset) & 7) == 0);
 }
 
 }  // namespace detail

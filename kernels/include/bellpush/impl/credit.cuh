@@ -476,8 +476,8 @@ BP_DEV void note_in_use(bp_qp_state* st, bool writes_slots, uint32_t in_use, uin
 }
 
 // Shared: room for `n` tickets that have been taken, from `ticket` on, of a queue pair that was seen not to have it, or
-// with an error. They are given back for the wait, and taken anew where there is room. Others may take that first: then it waits again, until twice the timeout is over (five times in
-// all, with the wait that then goes on).
+// with an error. They are given back for the wait, and taken anew where there is room. Others may take that first: then
+// it waits again, until twice the timeout is over (five times in all, with the wait that then goes on).
 template <class P>
 BP_DEV_COLD uint64_t room_for_tickets(bp_qp qp, uint64_t ticket, uint32_t n, bool writes_slots, bp_status_code error) {
   bp_qp_state* st = state_of(qp);
@@ -539,14 +539,14 @@ BP_DEV reservation reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   if constexpr (P::shared) {
-    if (has_own_bound(qp)) return of_word(take_bounded<P>(qp, n, writes_slots));
+    if (has_own_bound(qp)) return of_word(take_bounded<P>(late_copy(qp), n, writes_slots));
     // There is room as a rule. So the tickets are taken while the words that tell are on their way: one trip to L2
     // instead of two. No branch lies between these loads and the atomic; ptxas would wait for them there.
     const room r = load_room<P>(qp);
     const uint64_t ticket = atomic_add_apart(&st->reserved, n);
     // One branch for both: each costs as much as ten instructions.
     if ((r.error != BP_OK) | (ticket + n > r.done + limit)) {
-      return of_word(room_for_tickets<P>(qp, ticket, n, writes_slots, r.error));
+      return of_word(room_for_tickets<P>(late_copy(qp), ticket, n, writes_slots, r.error));
     }
     note_in_use(st, writes_slots, (uint32_t)(ticket + n - r.done), r.most);
     return {BP_OK, ticket, false, !P::inband && ticket << ring_shift == r.ring};

@@ -78,13 +78,15 @@ BP_DEV void note_asked(const bp_qp& qp, uint64_t first, uint32_t n, uint32_t fla
   if (top > first) note_signalled<P>(qp, top);
 }
 
-// A message of one WQE or slot and the signal behind it, with one reservation and one doorbell.
+// A message of one WQE or slot and the signal behind it, with one reservation and one doorbell. `refused`: neither is
+// to be posted (with_room()).
 template <class P, class Scope, class Op>
 BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const message& m, uint64_t signal_offset, Op op,
-                                  uint32_t flags, uint64_t* end) {
+                                  bool refused, uint32_t flags, uint64_t* end) {
   const bp_qp& qp = ep.qp;
   if (!can_write_lines<P>(scope)) return BP_INVALID;
-  return with_tickets<P>(qp, scope, 2, P::data_v == data::push, [&](const tickets& got) {
+  constexpr bool slots = P::data_v == data::push;
+  return with_room<P>(qp, scope, 2, slots, room_ahead<P>(qp), refused, [&](const tickets& got) {
     const uint64_t first = got.first, last = first + 2;
     if (scope.rank() == 0) note_asked<P>(qp, first, 2, flags);
     if (end) *end = last;
@@ -220,9 +222,9 @@ BP_DEV bp_status_code post_batches(const bp_endpoint& ep, Scope scope, uint32_t 
 // Whether a batch is looked at while it is written. An exclusive caller's blocks behind its last ticket are nobody
 // else's, and the NIC does not execute what no doorbell counts, so a batch of which a message is refused is left there.
 // Not in-band, where a line is seen as it comes, and not where payload is copied, which a refused one need not have.
-// A thread's batch is slower so: its loop has too many registers to write again before the stores have read them.
 template <class P, class Scope>
-inline constexpr bool looks_while_writing = !P::shared && P::data_v == data::pull && is_warp_scope<Scope>;
+inline constexpr bool looks_while_writing =
+    !P::shared && P::data_v == data::pull && (is_warp_scope<Scope> || is_thread_scope<Scope>);
 
 // `n` messages, `list(i)` each, that nobody has looked at yet; false where there is no room for all of them, or they are
 // more than a batch.
@@ -248,14 +250,14 @@ BP_DEV bool post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List 
   const uint64_t first = r.next, last = first + n;
   if ((r.error != BP_OK) | (n > limit / 2) | (last > r.done + limit)) return false;
   scope.sync();  // all have read the words that the leader changes
-  bool fit = true;
+  uint32_t misfits = 0;  // a word: of a bool ptxas makes two instructions more for each message
   for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
     const message m = list(i);
-    fit &= is_single<P>(ep, m);
+    misfits += is_single<P>(ep, m) ? 0 : 1;
     write_message<P>(ep, part, m, first + i, asks(qp, first + i + 1, last, flags));
   });
   *status = BP_INVALID;
-  if (ballot(!fit) != 0) return true;
+  if (is_thread_scope<Scope> ? misfits != 0 : ballot(misfits != 0) != 0) return true;
   if (scope.rank() == 0) {
     take<P>(qp, first, n, r.done, r.most, false);
     note_asked<P>(qp, first, n, flags);

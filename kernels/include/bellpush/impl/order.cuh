@@ -184,6 +184,20 @@ BP_DEV void st_unit(u128* p, u128 v) {
       "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
       : "memory");
 }
+// Three of them, one behind the other. All are in registers before the first is stored: one that a store still reads
+// cannot be written again.
+BP_DEV void st_units(u128* p, const u128& a, const u128& b, const u128& c) {
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 first, second, third;"
+      "  mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4}; mov.b128 first, {low, high};"
+      "  mov.b64 low, {%5, %6}; mov.b64 high, {%7, %8}; mov.b128 second, {low, high};"
+      "  mov.b64 low, {%9, %10}; mov.b64 high, {%11, %12}; mov.b128 third, {low, high};"
+      "  st.weak.global.b128 [%0], first; st.weak.global.b128 [%0+16], second; st.weak.global.b128 [%0+32], third; }" ::"l"(
+          p),
+      "r"(a.w[0]), "r"(a.w[1]), "r"(a.w[2]), "r"(a.w[3]), "r"(b.w[0]), "r"(b.w[1]), "r"(b.w[2]), "r"(b.w[3]),
+      "r"(c.w[0]), "r"(c.w[1]), "r"(c.w[2]), "r"(c.w[3])
+      : "memory");
+}
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
@@ -248,17 +262,6 @@ BP_DEV uint64_t atomic_cas_relaxed(uint64_t* p, uint64_t expected, uint64_t desi
 BP_DEV uint64_t atomic_or(uint64_t* p, uint64_t bits) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(bits) : "memory");
-  return old;
-}
-// The same if `is_wanted`, else 0 and no access. Without a branch, whose end would wait for the result.
-BP_DEV uint64_t atomic_or_if(bool is_wanted, uint64_t* p, uint64_t bits) {
-  uint64_t old;
-  asm volatile(
-      "{ .reg .pred wanted; setp.ne.u32 wanted, %3, 0; mov.b64 %0, 0;"
-      "  @wanted atom.relaxed.gpu.global.or.b64 %0, [%1], %2; }"
-      : "=&l"(old)
-      : "l"(p), "l"(bits), "r"((uint32_t)is_wanted)
-      : "memory");
   return old;
 }
 // Compare-and-swap with acquire; returns the old value.
@@ -332,15 +335,17 @@ BP_DEV void st_line(u128* p, u128 v) {
   __atomic_store_n(q + 1, (uint64_t)v.w[2] | (uint64_t)v.w[3] << 32, __ATOMIC_RELEASE);
 }
 BP_DEV void st_unit(u128* p, u128 v) { st_line(p, v); }
+BP_DEV void st_units(u128* p, const u128& a, const u128& b, const u128& c) {
+  st_unit(p, a);
+  st_unit(p + 1, b);
+  st_unit(p + 2, c);
+}
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 BP_DEV uint64_t atomic_add_apart(uint64_t* p, uint64_t v) { return atomic_add(p, v); }
 BP_DEV uint64_t atomic_or(uint64_t* p, uint64_t bits) {
   return __atomic_fetch_or(p, bits, __ATOMIC_ACQ_REL);
-}
-BP_DEV uint64_t atomic_or_if(bool is_wanted, uint64_t* p, uint64_t bits) {
-  return is_wanted ? atomic_or(p, bits) : 0;
 }
 BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);

@@ -15,18 +15,21 @@ BP_DEV bool in_range(uint64_t offset, uint64_t bytes, uint64_t limit) {
   return (bytes <= limit) & (offset <= limit - bytes);  // without a branch
 }
 
-// Refuses a path that is not the endpoint's, a message of 0 bytes and a range that leaves the peer's region.
+// Whether a message has 0 bytes or leaves the peer's region. Without a branch, as the next.
+BP_DEV bool is_outside(const bp_endpoint& ep, uint64_t remote_offset, uint64_t bytes) {
+  return (bytes == 0) | !in_range(remote_offset, bytes, ep.remote_bytes);
+}
+// Refuses a path that is not the endpoint's, and such a message.
 template <class P>
 BP_DEV bool refuses(const bp_endpoint& ep, uint64_t remote_offset, uint64_t bytes) {
-  return !serves<P>(ep) || bytes == 0 || !in_range(remote_offset, bytes, ep.remote_bytes);
+  return !serves<P>(ep) || is_outside(ep, remote_offset, bytes);
 }
-
-// Translates a local address into the local region's address in WQEs; false where it lies outside.
-BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint64_t* iova) {
-  if (!in_range(va - ep.local_va, bytes, ep.local_bytes)) return false;
-  *iova = ep.local_iova + (va - ep.local_va);
-  return true;
+// Whether one WQE cannot gather or scatter a message: it is too long, or leaves the local region. And its address in
+// WQEs.
+BP_DEV bool is_outside_local(const bp_endpoint& ep, uint64_t va, uint64_t bytes) {
+  return (bytes > max_message_bytes) | !in_range(va - ep.local_va, bytes, ep.local_bytes);
 }
+BP_DEV uint64_t local_iova(const bp_endpoint& ep, uint64_t va) { return ep.local_iova + (va - ep.local_va); }
 
 // Whether one thread stores all units of a WQE's block. Where the send queue is in this GPU's memory, L2 joins the
 // stores of a line, so the fewest instructions win. In host memory the units of a block by four lanes are one store;
@@ -42,12 +45,16 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
     if (scope.rank() != 0) return;
     // One block lies in one piece.
     u128* block = sq_unit(qp, ticket, 0);
+    const auto unit = [&](uint32_t u) { return wqe_unit<inline_v>(w, u, ticket, qp.qpn); };
+    // The NIC reads `ds` units; what an older WQE has left behind them is not looked at.
+    if constexpr (!P::shared) {  // whose batches are many warps' work
+      if (w.ds == 3) return st_units(block, unit(0), unit(1), unit(2));
+    }
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
     for (uint32_t u = 0; u < 4; u++) {
-      // The NIC reads `ds` units; what an older WQE has left behind them is not looked at.
-      if (u < w.ds) st_unit(block + u, wqe_unit<inline_v>(w, u, ticket, qp.qpn));
+      if (u < w.ds) st_unit(block + u, unit(u));
     }
     return;
   }
@@ -97,15 +104,16 @@ BP_DEV room room_ahead([[maybe_unused]] const bp_qp& qp) {
 }
 
 // Takes `n` tickets for the whole scope, and calls `body(got)`; or returns why there are none. `r`: room_ahead().
+// `refused`: nothing may be posted; looked at here because a branch of its own costs as much as ten instructions.
 template <class P, class Scope, class Body>
 BP_DEV bp_status_code with_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [[maybe_unused]] const room& r,
-                                Body body) {
+                                bool refused, Body body) {
   tickets got = {r.next, r.next == r.done, false, r.marked};
   bool there = false;
   if constexpr (!P::shared) {
     // There is room as a rule, and no thread needs to be told. No branch separates the loads from their use: ptxas
     // would make them wait there for everything in flight, a payload that was loaded ahead included.
-    there = (r.error == BP_OK) & (r.next + n <= r.done + ticket_limit<P>(qp, slots));
+    there = !refused & (r.error == BP_OK) & ((uint32_t)(r.next - r.done) + n <= ticket_limit<P>(qp, slots));
     scope.sync();
   }
   if (there) {
@@ -113,12 +121,13 @@ BP_DEV bp_status_code with_room(const bp_qp& qp, Scope scope, uint32_t n, bool s
       if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
     }
   } else {
+    if (refused) return BP_INVALID;
     reservation its;
     if constexpr (P::shared) {
       its = reserve_for<P>(qp, scope, n, slots);
     } else {
       // Out of line: the usual case stays one short piece of code, which does not look at a status.
-      its = of_word(reserve_cold<P>(qp, scope, n, slots));
+      its = of_word(reserve_cold<P>(late_copy(qp), scope, n, slots));
     }
     if (its.status != BP_OK) return its.status;
     got = {its.ticket, its.idle, its.alone, r.marked};
@@ -127,7 +136,7 @@ BP_DEV bp_status_code with_room(const bp_qp& qp, Scope scope, uint32_t n, bool s
 }
 template <class P, class Scope, class Body>
 BP_DEV bp_status_code with_tickets(const bp_qp& qp, Scope scope, uint32_t n, bool slots, Body body) {
-  return with_room<P>(qp, scope, n, slots, room_ahead<P>(qp), body);
+  return with_room<P>(qp, scope, n, slots, room_ahead<P>(qp), false, body);
 }
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it. `by_blueflame`: false where a path of
@@ -141,11 +150,12 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
     make_here(qp.sq);
     make_here(qp.dbr);
     make_here(qp.uar);
+    make_here(qp.state);
     make_here(qp.qpn);
   }
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
-  return with_tickets<P>(qp, scope, blocks, P::inband, [&](const tickets& got) {
+  return with_room<P>(qp, scope, blocks, P::inband, room_ahead<P>(qp), w.refused, [&](const tickets& got) {
     const uint64_t ticket = got.first;
     const uint64_t after = ticket + blocks;
     const bool signal = !(flags & unsignalled) ||

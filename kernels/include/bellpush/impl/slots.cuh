@@ -67,7 +67,7 @@ BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scop
   const bp_qp& qp = ep.qp;
   wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
   w.bytes = bytes;
-  return with_room<P>(qp, scope, 1, true, r, [&](const tickets& got) {
+  return with_room<P>(qp, scope, 1, true, r, false, [&](const tickets& got) {
     const uint64_t ticket = got.first;
     if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
       w.fm_ce_se |= BP_CTRL_CQ_UPDATE;

@@ -23,6 +23,7 @@ struct wqe {
   uint64_t compare;     // atomics; of a value the last 8 bytes
   bool is_value;        // inline: the payload is those two words, and lies in no memory
   bool fetches;         // brings data here that the caller will read
+  bool refused;         // lies outside a region: not to be posted
 };
 
 BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey) {
@@ -40,6 +41,7 @@ BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey)
   w.compare = 0;
   w.is_value = false;
   w.fetches = false;
+  w.refused = false;
   return w;
 }
 
