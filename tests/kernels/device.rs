@@ -85,3 +85,13 @@ fn kernels_of_another_path() {
 fn waits_and_errors() {
     run("waits");
 }
+
+#[test]
+fn arguments_that_are_refused() {
+    run("refused");
+}
+
+#[test]
+fn batches_among_all_else() {
+    run("batches");
+}
