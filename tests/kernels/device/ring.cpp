@@ -93,7 +93,7 @@ struct queue {
     reinterpret_cast<uint8_t*>(&cqes[n])[61] = counter;  // wqe_counter's low half
   }
   uint64_t take(uint32_t blocks) { return bp::atomic_add(&state.reserved, blocks); }
-  void make_ready(uint64_t ticket, uint32_t blocks = 1) { bp::mark_shared<P>(qp, one, ticket, 1, blocks, false); }
+  void make_ready(uint64_t ticket, uint32_t blocks = 1) { bp::mark_shared<P, false>(qp, one, ticket, 1, blocks); }
   void ring(uint64_t ticket, uint32_t blocks = 1) {
     bp::ring_shared<P>(qp, one, bp::ask_ring<P>(qp), ticket, ticket + blocks);
   }
@@ -114,7 +114,7 @@ void words_behind_the_first_come_before_it() {
   queue q;
   bp::events.clear();
   const uint64_t ticket = 62;  // over the ring's end
-  bp::mark_shared<Path>(q.qp, one, ticket, 2, 3, false);
+  bp::mark_shared<Path, false>(q.qp, one, ticket, 2, 3);
   uint32_t fences = 0, words = 0;
   for (const bp::event& e : bp::events) {
     if (e.word == nullptr) {
