@@ -132,6 +132,7 @@ BP_DEV void make_here(T& v) {
 // it: 40 loads, 120 ns, in each put that does not take it. These wait for the clock, whose highest bit is 0.
 template <class T>
 BP_DEV T late_copy(const T& v) {
+  static_assert(sizeof(T) % 4 == 0, "words");
   uint32_t zero;
   asm volatile("{ .reg .b64 now; mov.u64 now, %%clock64; shr.u64 now, now, 63; cvt.u32.u64 %0, now; }" : "=r"(zero));
   uint32_t words[sizeof(T) / 4];

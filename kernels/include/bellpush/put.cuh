@@ -189,7 +189,8 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, lanes_scope lanes, uint64_t rem
   return !lanes.active ? BP_OK : fits ? s : BP_INVALID;
 }
 
-// Puts `n` messages, of which `list(i)` gives the i-th: any thread of the scope may ask for any, more than once. One
+// Puts `n` messages, of which `list(i)` gives the i-th: any thread of the scope may ask for any, more than once. `list`
+// calls no verb on the endpoint: WQEs are written where its tickets would be, before the batch's are taken. One
 // reservation, one fence and one doorbell for a ring's (a window's) half of them. Each must fit into one WQE of one
 // block or one slot, as for lanes. Returns BP_INVALID, and posts nothing, if one does not, or is refused.
 template <class P, class Scope, class List>
