@@ -151,4 +151,12 @@ fn what_cannot_be_compared_is_one_line() {
     assert!(negative.status.code() == Some(2) && text(&negative).contains("latency_ns_p50 is -5"));
     let share = compare(&[&own, &own, "--fail-above", "x"]);
     assert!(share.status.code() == Some(2) && text(&share).contains("--fail-above x"));
+    let kept = changed.file("kept", "h200.json", |_| {});
+    let link = changed.dir.path().join("link");
+    std::os::unix::fs::symlink(&kept, &link).unwrap();
+    for to in [kept.clone(), link.display().to_string()] {
+        let over = compare(&[&own, &kept, "--csv", &to]);
+        assert!(over.status.code() == Some(2) && text(&over).contains("files to compare"), "{to}");
+    }
+    assert_eq!(std::fs::read(&kept).unwrap().first(), Some(&b'{'), "it is as it was");
 }

@@ -313,7 +313,7 @@ BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tick
                        const u128& early) {
   if constexpr (inline_v) {
     if (!whole_words(w.gather, w.bytes)) {
-      write_slot_bytes<L>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se, ticket);
+      write_slot_bytes<L>(late_copy(qp), scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se, ticket);
       return;
     }
     if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {

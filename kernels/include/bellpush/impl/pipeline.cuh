@@ -213,9 +213,13 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
     return in_turn<P>(scope, [&] { return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end); });
   }
   if constexpr (P::inband && !P::shared && is_block_scope<Scope>) {
-    if (fits_pipeline(ep.qp, bytes, capacity)) return put_pipeline<P>(ep, capacity, remote, src, bytes, flags, end);
+    if (fits_pipeline(ep.qp, bytes, capacity)) {
+      return put_pipeline<P>(late_copy(ep), capacity, remote, src, bytes, flags, end);
+    }
   }
-  return in_turn<P>(scope, [&] { return put_slots<P>(ep, scope, capacity, remote, src, bytes, flags, end); });
+  return in_turn<P>(scope, [&] {
+    return put_slots<P>(late_copy(ep), scope, capacity, remote, src, bytes, flags, end);
+  });
 }
 
 }  // namespace detail
