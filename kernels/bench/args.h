@@ -22,21 +22,32 @@ struct bp_bench_rows {
   uint64_t bytes;
   uint64_t ticks;          // one uint64_t per batch: its clock ticks (latency only)
   uint64_t result;         // struct bp_bench_result
+  struct bp_marks marks;   // of kernels that write marks (marked.cu)
+  uint64_t round;          // value of the marks of its beginning and end
 };
-BP_ASSERT_SIZE(bp_bench_rows, 64);
+BP_ASSERT_SIZE(bp_bench_rows, 96);
+
+// Marks of a round. Those of a message have message | queue pair << 32 (0: not said) | bp_status_code << 56 as value.
+enum bp_bench_mark {
+  BP_MARK_ROUND_BEGINS = 1,
+  BP_MARK_PUT = 2,           // put is called
+  BP_MARK_PUT_RETURNED = 3,
+  BP_MARK_COMPLETE = 4,      // of all messages of the queue pair up to this one
+  BP_MARK_ROUND_ENDS = 5,
+};
 
 struct bp_bench_args {
   struct bp_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
   struct bp_bench_rows rows;
 };
-BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 64);
+BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 96);
 
 // The same on auto endpoints.
 struct bp_auto_bench_args {
   struct bp_auto_endpoint ep[BP_BENCH_MAX_AUTO_ENDPOINTS];
   struct bp_bench_rows rows;
 };
-BP_ASSERT_SIZE(bp_auto_bench_args, 584 * 6 + 64);
+BP_ASSERT_SIZE(bp_auto_bench_args, 584 * 6 + 96);
 
 // Each message by all blocks of the grid together, on one endpoint of a path that several callers share.
 struct bp_blocks_bench_args {
@@ -44,7 +55,7 @@ struct bp_blocks_bench_args {
   struct bp_bench_rows rows;
   uint64_t state;          // bp::blocks_state, zeroed, in this GPU's memory
 };
-BP_ASSERT_SIZE(bp_blocks_bench_args, 192 + 64 + 8);
+BP_ASSERT_SIZE(bp_blocks_bench_args, 192 + 96 + 8);
 
 // A message to the peer and one back, in turns: the side that begins times each round trip. A message's signal adds 1 to
 // the peer's word, which the peer waits for.

@@ -10,9 +10,23 @@ namespace {
 
 constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
 
+BP_DEV uint32_t qpn_of(const bp_endpoint& ep) { return ep.qp.qpn; }
+// Which of its queue pairs a put takes, the put alone knows.
+BP_DEV uint32_t qpn_of(const bp_auto_endpoint&) { return 0; }
+
+// A mark of message m, in kernels that are there for a trace. Those whose times count have none.
+template <bool marked, class Scope, class Ep>
+BP_DEV void note([[maybe_unused]] const bp_bench_rows& a, [[maybe_unused]] Scope scope, [[maybe_unused]] const Ep& ep,
+                 [[maybe_unused]] bp_bench_mark what, [[maybe_unused]] uint32_t m,
+                 [[maybe_unused]] bp_status_code s = BP_OK) {
+  if constexpr (marked) {
+    if (scope.rank() == 0) bp::mark(a.marks, what, m | (uint64_t)qpn_of(ep) << 32 | (uint64_t)s << 56);
+  }
+}
+
 // Latency: a quiet after each message, or after each batch of several, through the first endpoint. Named, not looked
 // up, as in a kernel whose argument it is: an index would make each of its words a load.
-template <class P, class Scope, class Args>
+template <class P, bool marked, class Scope, class Args>
 BP_DEV bp_status_code one_by_one(const Args& args, Scope scope, uint32_t* posted) {
   const auto& ep = args.ep[0];
   const bp_bench_rows& a = args.rows;
@@ -21,18 +35,21 @@ BP_DEV bp_status_code one_by_one(const Args& args, Scope scope, uint32_t* posted
   for (uint32_t m = 0; m < a.messages && s == BP_OK; m++) {
     const uint64_t at = m * a.stride;
     scope.sync();
+    note<marked>(a, scope, ep, BP_MARK_PUT, m);
     const uint64_t t = bp::clock_ticks();
     s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
                    a.bytes);
     *posted += s == BP_OK;
+    note<marked>(a, scope, ep, BP_MARK_PUT_RETURNED, m, s);
     if (s == BP_OK) s = bp::quiet<P>(ep, scope);
     if (scope.rank() == 0) ticks[m] = bp::clock_ticks() - t;
+    note<marked>(a, scope, ep, BP_MARK_COMPLETE, m, s);
   }
   return s;
 }
 
 // The same with `each_quiet` messages on their way at once: one doorbell and one completion a batch.
-template <class P, class Scope, class Args>
+template <class P, bool marked, class Scope, class Args>
 BP_DEV bp_status_code batch_by_batch(const Args& args, Scope scope, uint32_t* posted) {
   const auto& ep = args.ep[0];
   const bp_bench_rows& a = args.rows;
@@ -46,12 +63,15 @@ BP_DEV bp_status_code batch_by_batch(const Args& args, Scope scope, uint32_t* po
       start = bp::clock_ticks();
     }
     const bool last = ++in_batch == a.each_quiet || m + 1 == a.messages;
+    note<marked>(a, scope, ep, BP_MARK_PUT, m);
     s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
                    a.bytes, last ? 0 : bp::unsignalled | bp::defer_ring);
     *posted += s == BP_OK;
+    note<marked>(a, scope, ep, BP_MARK_PUT_RETURNED, m, s);
     if (s != BP_OK || !last) continue;
     s = bp::quiet<P>(ep, scope);
     if (in_batch == a.each_quiet && scope.rank() == 0) ticks[batch] = bp::clock_ticks() - start;
+    note<marked>(a, scope, ep, BP_MARK_COMPLETE, m, s);
     in_batch = 0;
     batch++;
   }
@@ -59,7 +79,7 @@ BP_DEV bp_status_code batch_by_batch(const Args& args, Scope scope, uint32_t* po
 }
 
 // Throughput: messages through all endpoints in turn, rung for now and then.
-template <class P, class Scope, class Args>
+template <class P, bool marked, class Scope, class Args>
 BP_DEV bp_status_code in_a_row(const Args& args, Scope scope, uint32_t* posted) {
   const bp_bench_rows& a = args.rows;
   bp_status_code s = BP_OK;
@@ -68,17 +88,22 @@ BP_DEV bp_status_code in_a_row(const Args& args, Scope scope, uint32_t* posted) 
     const uint64_t at = m * a.stride;
     const bool ring = ++unrung == a.ring_every;
     if (ring) unrung = 0;
+    note<marked>(a, scope, args.ep[e], BP_MARK_PUT, m);
     s = bp::put<P>(args.ep[e], scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
                    a.bytes, ring ? bp::unsignalled : bp::unsignalled | bp::defer_ring);
     *posted += s == BP_OK;
+    note<marked>(a, scope, args.ep[e], BP_MARK_PUT_RETURNED, m, s);
     if (++e == a.endpoints) e = 0;
   }
-  for (e = 0; e < a.endpoints && s == BP_OK; e++) s = bp::quiet<P>(args.ep[e], scope);
+  for (e = 0; e < a.endpoints && s == BP_OK; e++) {
+    s = bp::quiet<P>(args.ep[e], scope);
+    note<marked>(a, scope, args.ep[e], BP_MARK_COMPLETE, a.messages - 1, s);
+  }
   return s;
 }
 
 // Measures `send(&posted)`, a block's part of the messages; the first block says what came of it.
-template <class Send>
+template <bool marked, class Send>
 BP_DEV void measure(const bp_bench_rows& a, Send send) {
   const bp::block_scope scope;
   // Messages begin where a kernel that has just computed them would have left them.
@@ -88,6 +113,7 @@ BP_DEV void measure(const bp_bench_rows& a, Send send) {
     bp::prefetch_l2(a.src + at);
   }
   scope.sync();
+  if (marked && scope.rank() == 0) bp::mark(a.marks, BP_MARK_ROUND_BEGINS, a.round);
   const uint64_t start_ns = bp::now_ns();
   const uint64_t start_ticks = bp::clock_ticks();
   uint32_t posted = 0;
@@ -101,16 +127,17 @@ BP_DEV void measure(const bp_bench_rows& a, Send send) {
     result->start_ticks = start_ticks;
     result->end_ticks = bp::clock_ticks();
   }
+  if (marked && scope.rank() == 0) bp::mark(a.marks, BP_MARK_ROUND_ENDS, a.round);
 }
 
-template <class P, class Scope = bp::block_scope, class Args>
+template <class P, class Scope = bp::block_scope, bool marked = false, class Args>
 BP_DEV void bench(const Args& args) {
   const bp_bench_rows& a = args.rows;
   const Scope scope;
-  measure(a, [&](uint32_t* posted) {
-    return a.each_quiet == 0   ? in_a_row<P>(args, scope, posted)
-           : a.each_quiet == 1 ? one_by_one<P>(args, scope, posted)
-                               : batch_by_batch<P>(args, scope, posted);
+  measure<marked>(a, [&](uint32_t* posted) {
+    return a.each_quiet == 0   ? in_a_row<P, marked>(args, scope, posted)
+           : a.each_quiet == 1 ? one_by_one<P, marked>(args, scope, posted)
+                               : batch_by_batch<P, marked>(args, scope, posted);
   });
 }
 

@@ -1,5 +1,6 @@
-// Entry points with which the executors are tested; they use exec.cuh and nothing else.
+// Entry points with which the executors are tested; they use exec.cuh and nothing else, but for marks.
 #include <bellpush/exec.cuh>
+#include <bellpush/mark.cuh>
 
 namespace {
 
@@ -117,4 +118,18 @@ struct bp_selftest_yield_args {
 
 BP_KERNEL(bp_selftest_yield, bp_selftest_yield_args) {
   for (uint64_t i = 0; i < args.yields; ++i) bp::yield_();
+}
+
+// Each thread writes `count` marks: of `what`, with its place in the grid << 32 | 0, 1, 2, ...
+struct bp_selftest_marks_args {
+  struct bp_marks marks;
+  uint64_t count;
+  uint64_t what;
+};
+
+BP_KERNEL(bp_selftest_marks, bp_selftest_marks_args) {
+  const uint64_t thread = uint64_t{bp::bid()} * bp::block_threads() + bp::tid();
+  for (uint64_t i = 0; i < args.count; ++i) {
+    bp::mark(args.marks, static_cast<uint32_t>(args.what), thread << 32 | i);
+  }
 }

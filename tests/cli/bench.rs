@@ -107,3 +107,87 @@ fn runs_that_mean_nothing_are_refused() {
         assert_eq!(told.lines().count(), 1, "{told}");
     }
 }
+
+/// A number's slices and instants of a trace, by what they are of.
+fn traced<'a>(trace: &'a serde_json::Value, cat: &str, name: &str) -> Vec<&'a serde_json::Value> {
+    let events = trace["traceEvents"].as_array().unwrap().iter();
+    events.filter(|event| event["cat"] == cat && event["name"] == name).collect()
+}
+
+/// What the kernel calls, the NIC sees after, and the kernel waits for; on the host executor, or with BELLPUSH_TEST_GPU=N
+/// on a CUDA GPU.
+#[test]
+fn a_trace_has_the_kernels_puts_around_their_doorbells() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.json").display().to_string();
+    let gpu = std::env::var("BELLPUSH_TEST_GPU").unwrap_or_else(|_| "host".into());
+    let mut run = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    run.args(["bench", "--gpu", &gpu, "--seconds", "5", "--messages", "80", "--data", "push"]);
+    run.args(["--kick", "kernel", "--sizes", "64", "--json", "-", "--trace", &file]);
+    let output = run.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = said["meta"]["notes"].to_string();
+    assert!(notes.contains("write down for --trace"), "{notes}");
+
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let ends = &trace["otherData"]["kernels"][0];
+    assert_eq!(ends["lost"], 0, "{ends}");
+    let clock = trace["otherData"]["clock"].as_str().unwrap();
+    let within: f64 = clock.split(" within ").skip(1).map(number).sum();
+    let us = |event: &serde_json::Value, key: &str| event[key].as_f64().unwrap();
+    let puts = traced(&trace, "kernel", "put");
+    assert_eq!(puts.len(), 80, "a slice for each message");
+    let rounds = traced(&trace, "round", "push/kernel, 64 B");
+    let mut doorbells: Vec<f64> =
+        traced(&trace, "mark", "doorbell").iter().map(|event| us(event, "ts")).collect();
+    doorbells.sort_by(f64::total_cmp);
+    // One message after the other: the first round, which warms up, and the one of latencies.
+    let alone = 10 + 20;
+    for (put, doorbell) in puts[..alone].iter().zip(doorbells) {
+        let called = us(put, "ts");
+        let complete = called + us(&put["args"], "complete_after_us");
+        let off = within / 1000.0;
+        let between = called - off..=complete + off;
+        assert!(between.contains(&doorbell), "{put}: {doorbell}, within {off} us");
+        assert!(called + us(put, "dur") <= complete, "{put}");
+        let holds = |round: &&&serde_json::Value| {
+            us(round, "ts") <= called && complete <= us(round, "ts") + us(round, "dur") + 0.002
+        };
+        assert!(rounds.iter().any(|round| holds(&round)), "{put} in {rounds:?}");
+    }
+    let mut explain = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    let explained = explain.args(["trace", "--explain", &file]).output().unwrap();
+    let lines = String::from_utf8(explained.stdout).unwrap();
+    assert!(lines.contains("block 0: all messages are complete, the last message "), "{lines}");
+}
+
+/// The number that a text begins with.
+fn number(text: &str) -> f64 {
+    text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// Paths whose kernels differ, and several blocks, write marks as well.
+#[test]
+fn every_kind_of_kernel_writes_marks() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.json").display().to_string();
+    let ways: [&[&str]; 4] = [
+        &["--data", "push", "--kick", "inband", "--line", "60+4"],
+        &["--data", "auto"],
+        &["--data", "push", "--kick", "kernel", "--in-flight", "8", "--qps", "2"],
+        &["--data", "push", "--kick", "kernel", "--blocks", "2"],
+    ];
+    for way in ways {
+        let output = bench(&[way, &["--sizes", "64", "--trace", &file]].concat());
+        assert!(output.status.success(), "{way:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let trace = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let blocks = if way.contains(&"--blocks") { 2 } else { 1 };
+        let puts = traced(&trace, "kernel", "put");
+        assert!(puts.len() >= 40 * blocks, "{way:?}: {} puts", puts.len());
+        let complete = |put: &&&serde_json::Value| put["args"].get("complete_after_us").is_some();
+        assert_eq!(puts.iter().filter(complete).count(), puts.len(), "{way:?}");
+        assert_eq!(trace["otherData"]["kernels"][0]["blocks"].as_array().unwrap().len(), blocks);
+    }
+}

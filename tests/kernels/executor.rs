@@ -14,6 +14,7 @@ use bytemuck::{Pod, Zeroable};
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod marks;
 
 const LIMIT: Duration = Duration::from_secs(20);
 

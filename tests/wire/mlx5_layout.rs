@@ -13,8 +13,9 @@ use std::process::Command;
 use bellpush::abi::bench::{
     AutoBenchArgs, AutoOpArgs, AutoTurnsArgs, BenchArgs, BenchResult, BenchRows, BlocksBenchArgs,
     LinkChaseArgs, LinkExchangeArgs, LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs,
-    LinkResult, PostArgs, PostResult, StoreArgs, TearArgs, Turns, TurnsArgs,
+    LinkResult, PostArgs, PostResult, StoreArgs, TearArgs, Turns, TurnsArgs, mark,
 };
+use bellpush::abi::clock::{ClockArgs, ClockWords};
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
 use bellpush::abi::peers::{PeersArgs, PeersOp, PeersStatus};
@@ -260,6 +261,10 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(abi::DevicePeers = bp_peers {
             endpoints; remotes; words; progress; rank; n; rails; rounds;
         }),
+        layout!(abi::DeviceMarks = bp_marks { ring; begun; ring_log; reserved; }),
+        layout!(abi::MarkEntry = bp_mark { ns; what; lap; value; block; thread; lap_low; }),
+        layout!(ClockWords = bp_clock_words { question; pad; ns; step_ns; answered; fill; }),
+        layout!(ClockArgs = bp_clock_args { words; limit_ns; questions; reserved; }),
         layout!(PeersStatus = bp_peers_status { code; whom; }),
         layout!(PeersArgs = bp_peers_args {
             peers; op; scope; local; bytes; status; count; reserved;
@@ -277,7 +282,7 @@ fn kernel_structures() -> Vec<Claim> {
         }),
         layout!(BenchRows = bp_bench_rows {
             endpoints; messages; each_quiet; ring_every; src; remote_offset; stride; bytes; ticks;
-            result;
+            result; marks; round;
         }),
         layout!(BenchArgs = bp_bench_args { ep; rows; }),
         layout!(AutoBenchArgs = bp_auto_bench_args { ep; rows; }),
@@ -367,6 +372,11 @@ fn kernel_constants() -> Vec<Claim> {
             &["BP_BENCH_MAX_AUTO_ENDPOINTS"],
             bellpush::abi::bench::BENCH_MAX_AUTO_ENDPOINTS as u64,
         ),
+        claim(&["BP_MARK_ROUND_BEGINS"], u64::from(mark::ROUND_BEGINS)),
+        claim(&["BP_MARK_PUT"], u64::from(mark::PUT)),
+        claim(&["BP_MARK_PUT_RETURNED"], u64::from(mark::PUT_RETURNED)),
+        claim(&["BP_MARK_COMPLETE"], u64::from(mark::COMPLETE)),
+        claim(&["BP_MARK_ROUND_ENDS"], u64::from(mark::ROUND_ENDS)),
         claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
         claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
         claim(&["BP_OK"], abi::Code::check(0).is_err() as u64),
@@ -542,7 +552,13 @@ fn our_headers_and_rust_agree() {
     claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
     assert!(
         check(
-            &["entry/args.h", "entry/peers.h", "bench/args.h", "collective/collective.h"],
+            &[
+                "entry/args.h",
+                "entry/clock.h",
+                "entry/peers.h",
+                "bench/args.h",
+                "collective/collective.h"
+            ],
             &claims
         ) > 320
     );

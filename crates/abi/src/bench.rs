@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::KernelArgs;
 use crate::entry::OpArgs;
-use crate::wire::{DeviceAutoEndpoint, DeviceEndpoint};
+use crate::wire::{DeviceAutoEndpoint, DeviceEndpoint, DeviceMarks};
 
 /// Most endpoints that one benchmark kernel drives.
 pub const BENCH_MAX_ENDPOINTS: usize = 8;
@@ -35,6 +35,29 @@ pub struct BenchRows {
     pub ticks: u64,
     /// Address of the [`BenchResult`].
     pub result: u64,
+    /// Of kernels that write marks.
+    pub marks: DeviceMarks,
+    /// Value of the marks of its beginning and end.
+    pub round: u64,
+}
+
+/// `enum bp_bench_mark`: marks of a round. The value of a message's is [`mark::message`]'s.
+pub mod mark {
+    /// The round begins; its value is [`BenchRows::round`](super::BenchRows::round).
+    pub const ROUND_BEGINS: u32 = 1;
+    /// A put is called.
+    pub const PUT: u32 = 2;
+    /// It has returned.
+    pub const PUT_RETURNED: u32 = 3;
+    /// All messages of the queue pair up to this one are complete.
+    pub const COMPLETE: u32 = 4;
+    /// The round ends, with the value of its beginning.
+    pub const ROUND_ENDS: u32 = 5;
+
+    /// What the value of a message's mark says: the message, its queue pair (0: not said), and a status.
+    pub const fn message(value: u64) -> (u32, u32, u32) {
+        (value as u32, (value >> 32) as u32 & 0xff_ffff, (value >> 56) as u32)
+    }
 }
 
 /// `struct bp_bench_args`.
@@ -393,9 +416,9 @@ unsafe impl KernelArgs for LinkExchangeArgs {}
 unsafe impl KernelArgs for PostArgs {}
 
 const _: () = {
-    assert!(size_of::<BenchArgs>() == 1600);
-    assert!(size_of::<AutoBenchArgs>() == 3568);
-    assert!(size_of::<BlocksBenchArgs>() == 264);
+    assert!(size_of::<BenchArgs>() == 1632);
+    assert!(size_of::<AutoBenchArgs>() == 3600);
+    assert!(size_of::<BlocksBenchArgs>() == 296);
     assert!(size_of::<TurnsArgs>() == 264);
     assert!(size_of::<AutoTurnsArgs>() == 656);
     assert!(size_of::<AutoOpArgs>() == 880);

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`wire`] | `kernels/include/bellpush/wire.h` | endpoints, queue pairs, statuses |
 //! | [`entry`] | `kernels/entry/args.h` | the verbs that the host requests |
+//! | [`clock`] | `kernels/entry/clock.h` | what the host asks of the GPU's clock |
 //! | [`peers`] | `kernels/entry/peers.h` | what the host requests of a table of peers |
 //! | [`collective`] | `kernels/collective/collective.h` | all-reduce |
 //! | [`engine`] | `kernels/engine/engine.h` | the software NIC's engine on a GPU |
@@ -13,6 +14,7 @@
 //! Tests compare sizes, offsets and constants with the C side (`tests/wire/header.rs`, `tests/wire/mlx5_layout.rs`).
 
 pub mod bench;
+pub mod clock;
 pub mod collective;
 pub mod engine;
 pub mod entry;

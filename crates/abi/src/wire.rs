@@ -219,6 +219,40 @@ pub struct DevicePeers {
     pub rounds: u32,
 }
 
+/// `struct bp_marks`: where `bp::mark` writes. Addresses are the GPU's; all zero, nothing is written.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct DeviceMarks {
+    /// `1 << ring_log` [`MarkEntry`]s in memory that the host reads; 0: nothing is written.
+    pub ring: u64,
+    /// A word of 8 bytes in the GPU's memory: marks begun so far.
+    pub begun: u64,
+    /// log2 of the ring's marks.
+    pub ring_log: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct bp_mark`: a mark, two units of 16 bytes that say each in which lap of the ring they were written.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct MarkEntry {
+    /// Nanoseconds of the GPU's clock.
+    pub ns: u64,
+    /// The kernel's own number.
+    pub what: u32,
+    /// Lap of the ring, from 1.
+    pub lap: u32,
+    /// The kernel's own.
+    pub value: u64,
+    /// Block.
+    pub block: u32,
+    /// Thread of the block.
+    pub thread: u16,
+    /// Low 16 bits of `lap`.
+    pub lap_low: u16,
+}
+
 /// `enum bp_tag`: what a kernel must be compiled for to use an endpoint.
 pub mod tag {
     /// Data: push or staged.
@@ -301,4 +335,6 @@ const _: () = {
     assert!(size_of::<DeviceAutoEndpoint>() == 584);
     assert!(size_of::<RemoteWords>() == 16);
     assert!(size_of::<DevicePeers>() == 48);
+    assert!(size_of::<DeviceMarks>() == 24);
+    assert!(size_of::<MarkEntry>() == 32);
 };

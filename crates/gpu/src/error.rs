@@ -148,6 +148,14 @@ pub enum GpuError {
         /// `HostOptions::max_lanes`.
         limit: usize,
     },
+    /// A ring of marks would be too long.
+    #[error("a ring of {marks} marks; {most} is the most")]
+    TooManyMarks {
+        /// Requested marks.
+        marks: usize,
+        /// The limit.
+        most: usize,
+    },
     /// A kernel on the host executor trapped, or its lanes did not meet in a collective.
     #[error("kernel {kernel} faulted: {why}")]
     Fault {

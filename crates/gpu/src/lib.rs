@@ -6,6 +6,7 @@
 //! documents. A thread that a running kernel waits for must not make these calls. [`Stream`]'s
 //! operations and [`DeviceMem`]'s copies never wait for kernels of other streams.
 
+mod clock;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod environment;
@@ -14,6 +15,7 @@ mod event;
 mod foreign;
 mod graph;
 mod host;
+mod marks;
 mod memory;
 mod module;
 mod stream;
@@ -26,6 +28,7 @@ pub use error::GpuError;
 pub use event::Event;
 pub use graph::Graph;
 pub use host::{HostOptions, Lanes};
+pub use marks::{Mark, Marks, MarksRead};
 pub use memory::{DeviceMem, Mapped};
 pub use module::{Dims, HostKernel, Kernel, Loaded, MAX_BLOCK, MAX_SHARED_BYTES, Module};
 pub use stream::{Kept, Stream, Token};

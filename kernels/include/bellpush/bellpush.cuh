@@ -17,6 +17,7 @@
 #include <bellpush/auto.cuh>
 #include <bellpush/blocks.cuh>
 #include <bellpush/get.cuh>
+#include <bellpush/mark.cuh>
 #include <bellpush/path.cuh>
 #include <bellpush/peers.cuh>
 #include <bellpush/put.cuh>

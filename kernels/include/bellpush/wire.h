@@ -280,4 +280,25 @@ struct bp_peers {
 };
 BP_ASSERT_SIZE(bp_peers, 48);
 
+// Where bp::mark() writes (mark.cuh). Addresses are the GPU's.
+struct bp_marks {
+  uint64_t ring;       // struct bp_mark[1 << ring_log], in memory that the host reads; 0: nothing is written
+  uint64_t begun;      // uint64_t in this GPU's memory: marks begun so far
+  uint32_t ring_log;
+  uint32_t reserved;
+};
+BP_ASSERT_SIZE(bp_marks, 24);
+
+// A mark: two units of 16 bytes, each of which says in which lap of the ring it was written, the first of which is 1.
+struct bp_mark {
+  uint64_t ns;         // of the GPU's clock
+  uint32_t what;       // the caller's own number
+  uint32_t lap;
+  uint64_t value;      // the caller's own
+  uint32_t block;
+  uint16_t thread;
+  uint16_t lap_low;    // low 16 bits of lap
+};
+BP_ASSERT_SIZE(bp_mark, 32);
+
 #endif

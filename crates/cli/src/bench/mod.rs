@@ -1,5 +1,6 @@
 //! `bellpush bench`: measures and verifies the paths between GPU and NIC.
 
+mod marks;
 mod measure;
 mod payload;
 mod remote;
@@ -104,7 +105,7 @@ pub struct BenchArgs {
     /// Record the packets; the link is shared memory unless --link selects another
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Write down what the software NIC does and when, as Chrome trace JSON, which ui.perfetto.dev opens (docs/trace.md)
+    /// Write down what the software NIC and the kernels do and when, as Chrome trace JSON, which ui.perfetto.dev opens (docs/trace.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "tearing", "tune", "post"])]
     pub trace: Option<PathBuf>,
     /// Times that everything is measured: the rows in turn, every other run in reverse order; of each row the table has
@@ -203,9 +204,13 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         return tearing::run(&bed, &plan);
     }
     let results = measure_all(&bed, &plan, &payload);
+    let kernels = bed.marks.as_ref().and_then(|marks| {
+        let unread = |e| eprintln!("bellpush: trace: marks of kernels cannot be read: {e}");
+        marks.read(&bed.gpu).map_err(unread).ok()
+    });
     drop(bed); // its NICs have said where they stand at the end
     if let (Some(path), Some(tracing)) = (&args.trace, &tracing) {
-        trace::save(tracing, path)?;
+        trace::save(tracing, kernels.as_ref(), path)?;
     }
     let results = results?;
     cli::emit(&results, plan.json.as_deref(), plan.report.as_deref())
@@ -263,6 +268,9 @@ fn meta(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<report::Me
     if plan.runs > 1 {
         let runs = plan.runs;
         meta.notes.push(format!("{runs} runs of all rows, every other in reverse order"));
+    }
+    if bed.marks.is_some() {
+        meta.notes.push("times include what NICs and kernels write down for --trace".into());
     }
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());

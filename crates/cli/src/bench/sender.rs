@@ -12,7 +12,7 @@ use bellpush::nic::LineFormat;
 use bellpush::transport::{
     Endpoint, Error, Kick, Local, Memory, Options, Path, Put, Reach, Remote,
 };
-
+use bellpush_cli::report;
 use serde::{Deserialize, Serialize};
 
 use super::payload::Payload;
@@ -100,12 +100,12 @@ const BY_CALLERS: [&str; 15] = [
 ];
 
 impl Callers {
-    /// The kernel of a path: one whose calls have this scope, as a program's would.
-    fn kernel(self, path: &str) -> String {
+    /// The kernel of a path: one whose calls have this scope, as a program's would. Those that write marks are blocks'.
+    fn kernel(self, kind: &str, path: &str) -> String {
         match self {
             Self::Thread if BY_CALLERS.contains(&path) => format!("bp_bench_thread_{path}"),
             Self::Warp if BY_CALLERS.contains(&path) => format!("bp_bench_warp_{path}"),
-            _ => format!("bp_bench_{path}"),
+            _ => format!("bp_{kind}_{path}"),
         }
     }
 
@@ -133,6 +133,7 @@ impl<'a> Sender<'a> {
         // All senders are alike: the same places, the same source.
         let reach = endpoints[0].reach();
         let reach_of_kernels = path.posted_by_gpu().then_some(reach);
+        let kind = if bed.marks.is_some() { "marked" } else { "bench" };
         let kernel = match path.kernel_name(ask.options.line, bed.nic.order(), reach) {
             name if ask.blocks > 1 => {
                 let name = name.filter(|name| BY_BLOCKS.contains(name)).ok_or({
@@ -142,11 +143,12 @@ impl<'a> Sender<'a> {
                     );
                     Error::Unsupported { path, what, why }
                 })?;
-                Some(bed.gpu.load(&Module::builtin())?.kernel(&format!("bp_bench_blocks_{name}"))?)
+                let name = format!("bp_{kind}_blocks_{name}");
+                Some(bed.gpu.load(&Module::builtin())?.kernel(&name)?)
             }
             Some(name) => {
                 let module = bed.gpu.load(&Module::builtin())?;
-                Some(module.kernel(&ask.callers.kernel(name))?)
+                Some(module.kernel(&ask.callers.kernel(kind, name))?)
             }
             None if path == Path::AUTO => {
                 let (what, why) = ("be measured with these lines", "take --line 12+4");
@@ -297,6 +299,10 @@ impl<'a> Sender<'a> {
         rows.bytes = size as u64;
         rows.ticks = self.bed.ticks.addr();
         rows.result = self.bed.result.addr();
+        if let Some(marks) = &self.bed.marks {
+            let what = format!("{}, {}", self.path, report::size::print(size as u64));
+            marks.begin(&mut rows, what);
+        }
         let threads = self.threads(size);
         let (stream, dims) = (&self.bed.stream, Dims::new(1, threads));
         let senders = || self.endpoints.iter();

@@ -12,6 +12,7 @@ use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
 use bellpush::transport::Memory;
 
+use super::marks::RowMarks;
 use crate::cli::CliError;
 use crate::link::Wire;
 use crate::plan::{self, BenchPlan, Dest, EngineAt, Numa};
@@ -46,6 +47,8 @@ pub struct TestBed {
     pub result: Mapped,
     pub host_numa: Option<usize>,
     pub timeout: Duration,
+    /// Where kernels write marks, for a trace.
+    pub marks: Option<RowMarks>,
 }
 
 /// What a side of two processes has before it knows the other.
@@ -77,13 +80,15 @@ impl TestBed {
         Self::traced(plan, None)
     }
 
-    /// Whose software NICs write down what they do and when.
+    /// Whose software NICs and kernels write down what they do and when.
     pub fn traced(plan: &BenchPlan, tracing: Option<&Arc<Tracing>>) -> Result<Self, CliError> {
         let gpu = open_gpu(plan.gpu)?;
         let engine_gpu = engine_gpu(plan.engine, &gpu)?;
         let copy_threads = copy_threads(plan);
         let nics = open_nics(plan, (&gpu, engine_gpu.as_ref()), copy_threads, tracing)?;
-        Self::of(plan, gpu, engine_gpu, copy_threads, nics)
+        let bed = Self::of(plan, gpu, engine_gpu, copy_threads, nics)?;
+        let marks = tracing.map(|_| RowMarks::new(&bed.gpu)).transpose();
+        Ok(Self { marks: marks.map_err(|e| gpu_error(&e))?, ..bed })
     }
 
     /// With the peer in another process.
@@ -126,6 +131,7 @@ impl TestBed {
             result: gpu.alloc_mapped(mem::PAGE_BYTES, host_numa).map_err(refused)?,
             host_numa,
             timeout: plan.timeout,
+            marks: None,
             nic,
             peer,
             link,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use bellpush::nic::soft::trace::Tracing;
-use bellpush_cli::trace::{Trace, TraceError, explain, timeline};
+use bellpush_cli::trace::{KernelMarks, Trace, TraceError, explain, timeline};
 
 use crate::cli::CliError;
 use crate::run::{self, DeviceArgs};
@@ -61,7 +61,7 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, CliError> {
     let counts = args.devices.stats || args.devices.metrics.is_some();
     let tracing = begin(&args.output, counts)?;
     let ended = run::execute(&args.devices, &args.command, Some(&tracing))?;
-    save(&tracing, &args.output)?;
+    save(&tracing, None, &args.output)?;
     Ok(ended)
 }
 
@@ -83,8 +83,8 @@ pub fn begin(path: &Path, counts: bool) -> Result<Arc<Tracing>, CliError> {
         .map_err(|e| CliError::new(format!("no memory for a trace: {e}"), "make room"))
 }
 
-/// Writes down what devices did.
-pub fn save(tracing: &Tracing, path: &Path) -> Result<(), CliError> {
+/// Writes down what devices did, and kernels.
+pub fn save(tracing: &Tracing, kernels: Option<&KernelMarks>, path: &Path) -> Result<(), CliError> {
     let devices = tracing.devices(true);
     let lost = devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.lost[0]));
     if lost > 0 {
@@ -96,7 +96,15 @@ pub fn save(tracing: &Tracing, path: &Path) -> Result<(), CliError> {
     if devices.is_empty() {
         eprintln!("bellpush: trace: no device was opened");
     }
-    write(&timeline(&devices), path)
+    let mut trace = timeline(&devices);
+    if let Some(kernels) = kernels {
+        if kernels.read.lost > 0 {
+            let lost = kernels.read.lost;
+            eprintln!("bellpush: trace: {lost} marks of kernels are lost");
+        }
+        trace.add_kernels(kernels);
+    }
+    write(&trace, path)
 }
 
 fn write(trace: &Trace, path: &Path) -> Result<(), CliError> {

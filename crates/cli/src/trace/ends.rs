@@ -13,13 +13,16 @@ pub(super) struct Ends {
     pub programs: Vec<ProgramEnd>,
     pub queues: Vec<QueueEnd>,
     pub cqs: Vec<CqEnd>,
+    #[serde(default)]
+    pub kernels: Vec<KernelsEnd>,
 }
 
 impl Ends {
     pub(super) fn new() -> Self {
         let clock = "CLOCK_MONOTONIC".into();
         let format = FORMAT.into();
-        Self { format, clock, programs: Vec::new(), queues: Vec::new(), cqs: Vec::new() }
+        let (programs, queues, cqs, kernels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { format, clock, programs, queues, cqs, kernels }
     }
 
     pub(super) fn extend(&mut self, other: Self, shift: u32) {
@@ -29,6 +32,8 @@ impl Ends {
         self.queues
             .extend(other.queues.into_iter().map(|it| QueueEnd { pid: moved(it.pid), ..it }));
         self.cqs.extend(other.cqs.into_iter().map(|it| CqEnd { pid: moved(it.pid), ..it }));
+        let kernels = other.kernels.into_iter();
+        self.kernels.extend(kernels.map(|it| KernelsEnd { pid: moved(it.pid), ..it }));
     }
 }
 
@@ -168,4 +173,61 @@ pub struct CqEnd {
     pub taken: Option<u64>,
     /// Whether a CQE found no room.
     pub overran: bool,
+}
+
+/// A GPU's kernels that wrote marks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KernelsEnd {
+    /// As in the events.
+    pub pid: u32,
+    /// Name and number of the process, and the GPU.
+    pub name: String,
+    /// When the marks were read, in nanoseconds of the host's clock.
+    pub end_ns: u64,
+    /// Marks in the trace, and those that are lost.
+    pub marks: u64,
+    /// As `marks`.
+    pub lost: u64,
+    /// How far their times may be off.
+    pub within_ns: u64,
+    /// Their blocks.
+    pub blocks: Vec<BlockEnd>,
+}
+
+/// A block that wrote marks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BlockEnd {
+    /// Its number.
+    pub block: u32,
+    /// What its last message had come to, and since when.
+    pub stage: Stage,
+    /// As `stage`.
+    pub since_ns: u64,
+    /// What was measured.
+    pub round: String,
+    /// The message's number in its round.
+    pub message: u32,
+    /// The message's queue pair; 0: not said.
+    pub qpn: u32,
+    /// What failed returned this `bp_status_code`.
+    pub status: u32,
+}
+
+/// What a message of a kernel has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// There was none.
+    #[default]
+    None,
+    /// Its put is called.
+    Called,
+    /// It has returned.
+    Returned,
+    /// All messages are complete.
+    Complete,
+    /// The put, or the wait for completion, returned an error.
+    Failed,
 }

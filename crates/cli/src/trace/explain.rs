@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use bellpush::abi::wire::Code;
 use bellpush::wire::cqe::Syndrome;
 
 use super::chrome::{Trace, TraceError};
-use super::ends::{CqEnd, Ends, ProgramEnd, QueueEnd};
+use super::ends::{BlockEnd, CqEnd, Ends, KernelsEnd, ProgramEnd, QueueEnd, Stage};
 use super::queue::{GONE, nak};
 use crate::decode::syndrome;
 
@@ -61,6 +62,11 @@ pub(super) fn lines(ends: &Ends) -> Vec<String> {
         for cq in found.cqs.remove(&program.pid).unwrap_or_default() {
             lines.extend(said_of_cq(cq).map(|line| plain(&line)));
         }
+    }
+    for kernels in &ends.kernels {
+        lines.push(plain(&said_of_kernels(kernels)));
+        let said = kernels.blocks.iter().map(|block| said_of_block(block, kernels.end_ns));
+        lines.extend(said.map(|line| plain(&line)));
     }
     lines
 }
@@ -262,4 +268,32 @@ fn said_of_cq(cq: &CqEnd) -> Option<String> {
     let waiting = waiting(cq)?;
     let full = if waiting >= *entries && *entries > 0 { "full: " } else { "" };
     Some(format!("CQ {number:#x}: {full}{waiting} of {written} CQEs written and not polled"))
+}
+
+fn said_of_kernels(kernels: &KernelsEnd) -> String {
+    let KernelsEnd { name, marks, lost, within_ns, .. } = kernels;
+    let lost = if *lost > 0 { format!("; {lost} more are lost") } else { String::new() };
+    format!("{name}: {marks} marks, within {within_ns} ns{lost}")
+}
+
+fn said_of_block(block: &BlockEnd, end_ns: u64) -> String {
+    let BlockEnd { block: number, stage, since_ns, round, message, qpn, status } = block;
+    let qp = if *qpn == 0 { String::new() } else { format!("; QP {qpn:#x}") };
+    let what = format!("message {message} ({round}{qp})");
+    let since = ago(end_ns, *since_ns);
+    let said = match stage {
+        Stage::None => "no put was called".into(),
+        Stage::Called => format!("put of {what} has not returned since {since}"),
+        Stage::Returned => {
+            format!("{what} is not known to be complete, put returned {since} before the end")
+        }
+        Stage::Complete => {
+            format!("all messages are complete, the last {what}, {since} before the end")
+        }
+        Stage::Failed => {
+            let why = Code::check(*status).err().map_or(String::new(), |code| format!(": {code}"));
+            format!("{what} failed {since} before the end{why}")
+        }
+    };
+    format!("block {number}: {said}")
 }

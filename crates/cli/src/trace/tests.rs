@@ -16,6 +16,7 @@ use bellpush::wire::wqe::{Flags, Opcode, Piece, SendWr};
 
 use super::{Event, Trace, explain, timeline};
 
+mod kernels;
 mod limits;
 
 const DATA: [u8; 24] = [7; 24];
