@@ -69,7 +69,10 @@ pub use copy_rows::COPY_ROWS;
 pub use copy_sim::simulate_copy_row;
 pub use derivatives::{Derivative, derivatives};
 pub use fit::{Group, LeftOut, leave_one_out};
-pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_messages, simulate_small};
+pub use flows::{
+    Flow, Move, flow_latency_ns, flow_transmissions, simulate_flows, simulate_messages,
+    simulate_small,
+};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
     simulate_doorbell, simulate_hop,
