@@ -8,6 +8,8 @@ use crate::{sim, tlp, topo};
 mod link_runs;
 #[path = "pcie/nics.rs"]
 mod nics;
+#[path = "pcie/odd.rs"]
+mod odd;
 #[path = "pcie/refused.rs"]
 mod refused;
 #[path = "pcie/sim.rs"]
@@ -515,7 +517,7 @@ fn topo_takes_what_link_measured() {
         let error = topo(&[&machine, "--measured", &at("changed.json")]).unwrap_err();
         assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
     }
-    for (name, reason) in [("/dev/zero", "more than 67108864 bytes"), ("/nowhere", "/nowhere: ")] {
+    for (name, reason) in [("/dev/zero", "not a regular file"), ("/nowhere", "/nowhere: ")] {
         let error = topo(&["same-switch", "--measured", name]).unwrap_err();
         assert!(error.contains(reason) && error.lines().count() == 1, "{error}");
     }

@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Axis, Flow, Move, Params, Question, SimError, schedule, simulate_flows, simulate_messages,
-    warnings,
+    Axis, Flow, MOST_TRANSMISSIONS, Move, Params, Question, SimError, flow_transmissions, schedule,
+    simulate_flows, simulate_messages, warnings,
 };
 use bellpush::pcie::topology::{Kind, NodeId, Topology};
 use serde_json::{Value, json};
@@ -80,6 +80,30 @@ fn refused(topology: &Topology, flows: &[Flow], error: SimError) -> String {
         what.map(|(n, what)| format!("not possible: {} refuses peer {what}", topology.node(n).id))
     });
     by.unwrap_or_else(|| error.to_string())
+}
+
+/// Refuses more flows than are simulated in a few minutes, under all combinations.
+///
+/// # Errors
+/// One line with both numbers, or what is wrong with a flow.
+pub fn check_work(
+    topology: &Topology,
+    params: &Params,
+    texts: &[String],
+    (messages, question): (Option<(u32, u32)>, Option<&Question>),
+) -> Result<()> {
+    let (_, flows) = parsed(topology, texts)?;
+    let beds = match question {
+        Some(question) => question.beds(topology, params).map_err(|e| format!("--what {e}"))?,
+        None => vec![(topology.clone(), params.clone())],
+    };
+    let tlps: f64 = beds.iter().map(|(t, _)| flow_transmissions(t, &flows, messages)).sum();
+    if tlps <= MOST_TRANSMISSIONS / 2.0 {
+        return Ok(());
+    }
+    let most = MOST_TRANSMISSIONS / 2.0;
+    let what = format!("--flows: {tlps:.1e} TLP transmissions to simulate: at most {most:e}");
+    Err(format!("{what}; fewer flows, combinations, or messages in flight").into())
 }
 
 /// The rows of flows as they are and under every combination of a question's values, which

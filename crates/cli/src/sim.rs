@@ -8,11 +8,11 @@ use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
     IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, LAYOUT_IN_HOST, Metric, NO_CARD, NfpHost, PEER_ROWS,
-    Params, PathModel, Standing, SweepRow, TestBedSpec, crossings, derivatives,
+    Params, PathModel, Question, Standing, SweepRow, TestBedSpec, crossings, derivatives,
     iommu_row_is_fitted, losses, sensitivity, simulate_curve, simulate_hop, simulate_host_row,
     simulate_iommu_row, simulate_peer_row, sweep, window_needed_bytes,
 };
-use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
+use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, Knob, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::flows;
@@ -43,8 +43,8 @@ pub struct SimArgs {
     /// Operations in flight, for bandwidth [default: 8]
     #[arg(long)]
     pub in_flight: Option<u32>,
-    /// Set a model parameter that has a part in what is asked, as name=value; an unknown name lists
-    /// them
+    /// Set a model parameter that has a part in what is asked, as name=value, or a number of the
+    /// whole topology, such as acs=on; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
     /// Show cases in which push loses; the cause is found by its removal
@@ -129,10 +129,18 @@ fn parse_size(option: &str, text: &str) -> Result<u32> {
 /// The default parameters with changes, each as name=value.
 pub fn params(sets: &[String]) -> Result<Params> {
     let mut params = Params::default();
-    for set in sets {
+    for (i, set) in sets.iter().enumerate() {
         let (name, value) = set.split_once('=').ok_or_else(|| {
             format!("--set {set}: not name=value; the names are {}", Params::NAMES.join(", "))
         })?;
+        if sets[..i].iter().any(|other| other.split_once('=').is_some_and(|s| s.0 == name)) {
+            return Err(format!("--set {set}: {name} stands twice").into());
+        }
+        if let Some(knob) = Knob::ALL.into_iter().find(|k| k.name() == name) {
+            let meaning = knob.meaning();
+            let what = format!("--set {set}: {name} is no parameter, but of the topology");
+            return Err(format!("{what} ({meaning}): its file or 'bellpush sim' sets it").into());
+        }
         let value: f64 = value.parse().map_err(|_| format!("--set {set}: not a number"))?;
         if Params::is_count(name) && value.is_finite() && value.fract() != 0.0 {
             return Err(format!("--set {set}: must be a whole number").into());
@@ -188,7 +196,8 @@ fn named(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<Nod
 
 /// Runs the command with `out` as standard output.
 pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
-    let params = params(&args.set)?;
+    let params = params(&args.parameters())?;
+    let knobs = args.knobs()?;
     let mode = args.mode()?;
     args.check_options(mode)?;
     let in_flight = args.in_flight();
@@ -246,18 +255,30 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         names = BUILTIN_NAMES.map(str::to_owned).into();
     }
     let topologies = names.iter().map(|name| values::topology(name));
-    let topologies = topologies.collect::<std::result::Result<Vec<Topology>, _>>()?;
+    let mut topologies = topologies.collect::<std::result::Result<Vec<Topology>, _>>()?;
+    if let Some(knobs) = &knobs {
+        for topology in &mut topologies {
+            *topology = args.with(knobs, topology, &params)?;
+        }
+    }
     if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20 && mode != Mode::Scale) {
         return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
     }
-    if mode.sweeps() {
-        args.check_work(&topologies, &paths, &sizes)?;
+    args.check_work(mode, &topologies, &paths, &sizes)?;
+    if mode == Mode::Flows {
+        let question: Option<Question> = match &args.what {
+            Some(text) => Some(text.parse().map_err(|e| format!("--what {e}"))?),
+            None => None,
+        };
+        for topology in &topologies {
+            flows::check_work(topology, &params, &args.flows, (messages, question.as_ref()))?;
+        }
     }
     args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
     for topology in topologies {
-        let params = params_of(&args.set, &topology)?;
+        let params = params_of(&args.parameters(), &topology)?;
         if !args.flows.is_empty() {
             results.extend(match &args.what {
                 None => flows::rows(&topology, &params, &args.flows, messages)?,

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Axis, Compared, MOST_TRANSMISSIONS, Params, PathModel, Question, TestBedSpec,
+    Axis, Cause, Compared, MOST_TRANSMISSIONS, Params, PathModel, Question, TestBedSpec,
     has_part_in_flows, has_part_in_operation, has_part_in_rows, transmissions,
 };
 use bellpush::pcie::topology::{Kind, Knob, Topology};
@@ -30,6 +30,8 @@ pub enum Mode {
     Derivatives,
 }
 
+/// Most steps of ranks of `--scale`: a minute of one core.
+const MOST_STEPS: f64 = 4e10;
 /// What `--scale` takes of each path: bytes, and operations in flight (`Cost::from_model`).
 const SCALED: [(u32, u32); 2] = [(8, 16), (1 << 20, 8)];
 const SCALED_PATHS: [PathModel; 4] =
@@ -67,9 +69,29 @@ impl Mode {
         )
     }
 
-    /// Whether it simulates many operations in flight of every size that is asked for.
-    pub const fn sweeps(self) -> bool {
-        matches!(self, Self::Sweep | Self::Report | Self::Losses)
+    /// What it simulates of each size that is asked for: paths, operations in flight, how often.
+    fn simulates(self, paths: &[PathModel], in_flight: u32) -> Vec<(PathModel, u32, u32)> {
+        use PathModel::{PushInband, PushKernel};
+        let all = |of: &[PathModel], n, times| -> Vec<(PathModel, u32, u32)> {
+            of.iter().map(|&path| (path, n, times)).collect()
+        };
+        match self {
+            Self::Sweep | Self::Report => all(paths, in_flight, 1),
+            // Alone and in flight. About a third loses, and is simulated without each cause.
+            Self::Losses => {
+                let times = 1 + Cause::ALL.len() as u32 / 3;
+                [all(&PathModel::ALL, in_flight, times), all(&PathModel::ALL, 1, times)].concat()
+            }
+            // Two paths against pull, with each parameter down and up.
+            Self::Sensitivity => {
+                let times = 1 + 2 * Params::NAMES.len() as u32;
+                [PushKernel, PushInband]
+                    .into_iter()
+                    .flat_map(|push| [(push, 1, times), (PathModel::Pull, 1, times)])
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     const fn rows(self) -> Option<Compared> {
@@ -153,29 +175,49 @@ impl SimArgs {
         }
     }
 
-    /// Refuses more operations in flight than are simulated in a few minutes.
+    /// Refuses more operations, or GPUs of --scale, than are simulated in a few minutes.
     ///
     /// # Errors
     /// One line with both numbers; a device that a topology does not have.
     pub fn check_work(
         &self,
+        mode: Mode,
         topologies: &[Topology],
         paths: &[PathModel],
         sizes: &[u32],
     ) -> Result<()> {
+        if mode == Mode::Scale {
+            // A ring has twice as many steps as ranks, each of all ranks.
+            let of_one = |&gpus: &u32| 2.0 * f64::from(gpus) * f64::from(gpus);
+            let rings: f64 = self.scale.iter().map(of_one).sum();
+            let times = topologies.len() * sizes.len() * SCALED_PATHS.len();
+            let steps = rings * times as f64;
+            if steps > MOST_STEPS {
+                let what = format!("--scale: {steps:.1e} steps of ranks: at most {MOST_STEPS:e}");
+                return Err(format!("{what}; fewer GPUs, sizes or topologies").into());
+            }
+        }
+        let simulates = mode.simulates(paths, self.in_flight());
+        if simulates.is_empty() {
+            return Ok(());
+        }
         let mut tlps = 0.0;
         for topology in topologies {
-            let params = params_of(&self.set, topology)?;
+            let params = params_of(&self.parameters(), topology)?;
             let gpu = pick(topology, self.gpu.as_ref(), Kind::Gpu)?;
             let nic = pick(topology, self.nic.as_ref(), Kind::Nic)?;
             let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: self.seed() };
-            for (&path, &bytes) in paths.iter().flat_map(|p| sizes.iter().map(move |b| (p, b))) {
-                tlps += transmissions(spec, path, bytes, self.in_flight());
+            for &(path, in_flight, times) in &simulates {
+                let of = |&bytes: &u32| transmissions(spec, path, bytes, in_flight);
+                tlps += f64::from(times) * sizes.iter().map(of).sum::<f64>();
             }
         }
-        if tlps > MOST_TRANSMISSIONS {
+        // Studies of all built-in topologies take some minutes, and may.
+        let is_study = matches!(mode, Mode::Losses | Mode::Sensitivity);
+        let most = if is_study { 4.0 * MOST_TRANSMISSIONS } else { MOST_TRANSMISSIONS };
+        if tlps > most {
             return Err(format!(
-                "{tlps:.1e} TLP transmissions to simulate: at most {MOST_TRANSMISSIONS:.0e}; fewer \
+                "{tlps:.1e} TLP transmissions to simulate: at most {most:e}; fewer \
                  topologies, paths, sizes or operations in flight, or larger TLPs"
             )
             .into());
@@ -183,9 +225,47 @@ impl SimArgs {
         Ok(())
     }
 
-    /// Names of the parameters that the command sets.
+    /// Names of all that the command sets.
     fn set_names(&self) -> impl Iterator<Item = &str> {
         self.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0)
+    }
+
+    /// The `--set` of parameters.
+    pub fn parameters(&self) -> Vec<String> {
+        self.set.iter().filter(|set| knob_of(set).is_none()).cloned().collect()
+    }
+
+    /// The `--set` of numbers of the whole topology, as a question with one combination.
+    ///
+    /// # Errors
+    /// One line that names the value and what is allowed.
+    pub fn knobs(&self) -> Result<Option<Question>> {
+        let sets: Vec<&str> =
+            self.set.iter().filter(|set| knob_of(set).is_some()).map(String::as_str).collect();
+        if sets.is_empty() {
+            return Ok(None);
+        }
+        let question: Question = sets.join(",").parse().map_err(|e| format!("--set {e}"))?;
+        match question.axes.iter().find(|axis| axis.values.len() > 1) {
+            None => Ok(Some(question)),
+            Some(axis) => {
+                let what = format!("--set {}: one value at a time", axis.name);
+                Err(CliError::new(what, "ask for several with --what").into())
+            }
+        }
+    }
+
+    /// A topology as `--set` has it, which its name says.
+    ///
+    /// # Errors
+    /// A value that no topology can have.
+    pub fn with(&self, knobs: &Question, topology: &Topology, params: &Params) -> Result<Topology> {
+        let mut beds = knobs.beds(topology, params).map_err(|e| format!("--set {e}"))?;
+        let mut set = beds.pop().map_or_else(|| topology.clone(), |(set, _)| set);
+        let sets = self.set.iter().filter(|set| knob_of(set).is_some());
+        let sets: Vec<&str> = sets.map(String::as_str).collect();
+        set.name = format!("{} with {}", topology.name, sets.join(", "));
+        Ok(set)
     }
 
     /// Refuses a `--set` of what has no part in the rows that the model is compared with.
@@ -229,8 +309,9 @@ impl SimArgs {
             Some(text) => Some(text.parse().map_err(|e| format!("--what {e}"))?),
             None => None,
         };
+        let knobs = self.knobs()?;
         let has_part = |topology: &Topology, asked: Asked<'_>| -> Result<bool> {
-            let params = params_of(&self.set, topology)?;
+            let params = params_of(&self.parameters(), topology)?;
             if mode == Mode::Flows {
                 let (_, flows) = flows::parsed(topology, &self.flows)?;
                 let beds = match &question {
@@ -239,19 +320,25 @@ impl SimArgs {
                 };
                 return Ok(beds.iter().any(|(t, p)| match asked {
                     Asked::Set(name) => has_part_in_flows(t, p, &flows, message_bytes, name),
-                    Asked::What(axis) => axis.has_part_in_flows((t, p), &flows, message_bytes),
+                    Asked::Knob(axis) | Asked::What(axis) => {
+                        axis.has_part_in_flows((t, p), &flows, message_bytes)
+                    }
                 }));
             }
             let gpu = pick(topology, self.gpu.as_ref(), Kind::Gpu)?;
             let nic = pick(topology, self.nic.as_ref(), Kind::Nic)?;
             let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: self.seed() };
             let operations = operations(mode, paths, sizes);
-            if let Some(question) = &question {
+            let asks_knob = matches!(asked, Asked::Knob(_));
+            let of_knobs = knobs.as_ref().filter(|_| question.is_none() && asks_knob);
+            if let Some(question) = question.as_ref().or(of_knobs) {
                 let all: Vec<(PathModel, u32)> =
                     operations.iter().map(|&(path, (bytes, _))| (path, bytes)).collect();
                 let has_part = match asked {
                     Asked::Set(name) => question.has_part(spec, &all, self.in_flight(), name),
-                    Asked::What(axis) => question.axis_has_part(spec, &all, self.in_flight(), axis),
+                    Asked::Knob(axis) | Asked::What(axis) => {
+                        question.axis_has_part(spec, &all, self.in_flight(), axis)
+                    }
                 };
                 return Ok(has_part.map_err(|e| format!("--what {e}"))?);
             }
@@ -262,7 +349,11 @@ impl SimArgs {
             Ok(operations.iter().any(has_part))
         };
         let axes = question.iter().flat_map(|q| &q.axes).map(Asked::What);
-        for asked in self.set_names().map(Asked::Set).chain(axes) {
+        let parameters = self.parameters();
+        let names = parameters.iter().filter_map(|set| set.split_once('='));
+        let names = names.map(|(name, _)| Asked::Set(name));
+        let set = knobs.iter().flat_map(|q| &q.axes).map(Asked::Knob);
+        for asked in names.chain(set).chain(axes) {
             let mut in_any = false;
             for topology in topologies {
                 in_any = in_any || has_part(topology, asked)?;
@@ -290,15 +381,23 @@ impl SimArgs {
 pub enum Asked<'a> {
     /// A parameter of `--set`, by name.
     Set(&'a str),
+    /// A number of the whole topology of `--set`.
+    Knob(&'a Axis),
     /// A number of `--what`.
     What(&'a Axis),
+}
+
+/// The number of the whole topology that a `--set` is of.
+fn knob_of(set: &str) -> Option<Knob> {
+    let (name, _) = set.split_once('=')?;
+    Knob::ALL.into_iter().find(|knob| knob.name() == name)
 }
 
 impl Asked<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Set(name) => name,
-            Self::What(axis) => &axis.name,
+            Self::Knob(axis) | Self::What(axis) => &axis.name,
         }
     }
 
@@ -310,7 +409,11 @@ impl Asked<'_> {
     /// The same, with a reason.
     fn without_part_since(&self, of: &str, why: &str) -> CliError {
         let (option, meaning) = match self {
-            Self::Set(name) => ("--set", Params::meaning(name)),
+            Self::Set(name) => {
+                let knob = Knob::ALL.into_iter().find(|knob| knob.name() == *name);
+                ("--set", knob.map_or_else(|| Params::meaning(name), Knob::meaning))
+            }
+            Self::Knob(axis) => ("--set", axis.meaning()),
             Self::What(axis) => ("--what", axis.meaning()),
         };
         let name = self.name();

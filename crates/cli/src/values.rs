@@ -88,10 +88,18 @@ pub fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The same, of text.
+/// Text of a file, or of what a pipe has to say.
 pub fn read_text(path: &Path) -> Result<String, String> {
-    let wrong = |e| format!("{}: {e}", path.display());
-    String::from_utf8(read_bytes(path)?).map_err(|e| wrong(e.utf8_error()))
+    text_of(path, read_bytes(path)?)
+}
+
+/// Text of a regular file, or of stdin for `-`.
+pub fn read_regular_text(path: &Path) -> Result<String, String> {
+    text_of(path, read_regular(path)?)
+}
+
+fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|e| format!("{}: {}", path.display(), e.utf8_error()))
 }
 
 /// Parses a number of bytes with an optional KiB, MiB, GiB or TiB.

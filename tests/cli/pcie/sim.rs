@@ -107,6 +107,41 @@ fn sim_flows_share_links_and_warn_of_collapses() {
     assert!(error.contains("not possible: rc0 refuses peer reads"), "{error}");
 }
 
+/// Numbers of the whole topology are set as parameters are, and the name says so.
+#[test]
+fn numbers_of_the_topology_are_set() {
+    let both = ["--topology", "same-switch", "--flows", "gpu0>nic0,nic0>gpu0", "--json", "-"];
+    let sums = |more: &[&str]| -> Vec<f64> {
+        let text = sim(&[&both[..], more].concat()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let rows = json["results"].as_array().unwrap().iter();
+        let rows = rows.filter(|r| r["flow"] == "all together");
+        rows.map(|r| r["gb_per_s"].as_f64().unwrap()).collect()
+    };
+    let [as_it_is, on, off] = sums(&["--what", "acs=on|off"])[..] else { panic!("three") };
+    assert_eq!(sums(&["--set", "acs=on"]), [on]);
+    assert_eq!((sums(&["--set", "acs=off"]), as_it_is), (vec![off], off));
+    assert!(on < 0.6 * off, "{on} {off}");
+    let narrow = sums(&["--set", "acs=on", "--set", "mps=128"]);
+    assert!(narrow[0] < 0.95 * on, "{narrow:?}");
+    let table = sim(&["--topology", "same-switch", "--set", "acs=on", "--path", "pull"]).unwrap();
+    assert!(table.starts_with("same-switch with acs=on (PHB), model"), "{table}");
+    let flow = ["--topology", "two-root-complexes", "--flows", "gpu0>nic0", "--set"];
+    for (set, said) in [
+        ("acs=on", "--set acs: no part in these flows"),
+        ("mps=100", "--set mps=100: no topology has it: a power of two from 128"),
+        ("gen=4|5", "--set gen: one value at a time; ask for several with --what"),
+        ("acs=yes", "--set acs=yes: on or off"),
+    ] {
+        let error = sim(&[&flow[..], &[set]].concat()).unwrap_err();
+        assert!(error.contains(said), "{set}: {error}");
+    }
+    let error = sim(&["--validate", "--set", "acs=on"]).unwrap_err();
+    assert!(error.contains("--set acs: no part in the rows of --validate"), "{error}");
+    let error = topo(&["same-switch", "--set", "mrrs=512"]).unwrap_err();
+    assert!(error.contains("mrrs is no parameter, but of the topology"), "{error}");
+}
+
 /// What if, of streams: one uplink carries both ways where ACS redirects.
 #[test]
 fn flows_are_asked_what_if() {

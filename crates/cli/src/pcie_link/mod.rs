@@ -3,6 +3,7 @@
 //! The rows to which the model is fitted are printed before the measurement ([`CALIBRATION`]). All
 //! others are predictions and are shown with their errors.
 
+mod limits;
 mod rows;
 mod saved;
 mod scale;
@@ -24,7 +25,7 @@ use bellpush::pcie::topology::{PcieLink, RawLink, from_sysfs};
 use bellpush_cli::report::{Nic, machine};
 use serde_json::{Value, json};
 
-use self::saved::Saved;
+use self::saved::{Either, Saved, Several};
 use self::test_bed::{Measured, TestBed};
 use crate::bench::test_bed::{node, open_gpu, say_where};
 use crate::cli::{CliError, UNVERIFIED};
@@ -57,7 +58,8 @@ pub struct LinkArgs {
     /// Compare with the model without calibrating it
     #[arg(long)]
     no_fit: bool,
-    /// Compare a result of --json with the model, instead of measuring
+    /// Compare a result of --json with the model, instead of measuring; of one of --together, show
+    /// what ports, shared links and the host carry
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpu", "peer", "host_numa", "timeout_ms"])]
     measured: Option<PathBuf>,
     /// Streams of these GPUs at once, to the host and to each other, such as 0,1: which share a
@@ -88,6 +90,10 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let see = "see 'bellpush link --help'";
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
     values::check_places(&[("--json", &args.json), ("--csv", &args.csv)])?;
+    if args.topology.is_some() && args.measured.is_some() {
+        let what = "--topology is for GPUs that are measured at once, with --together";
+        return Err(CliError::new(what, "leave it out of --measured"));
+    }
     if args.timeout_ms == 0 {
         return Err(CliError::new("--timeout-ms 0: nothing ends at once", "give 1 or more"));
     }
@@ -95,7 +101,10 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
         return at_once(args, &start, list);
     }
     let taken = match &args.measured {
-        Some(file) => again(saved::read(file)?, args)?,
+        Some(file) => match saved::read(file)? {
+            Either::One(saved) => again(saved, args)?,
+            Either::Several(saved) => return several_again(args, saved),
+        },
         None => measure(args, &start)?,
     };
     compare(args, &start, taken)
@@ -126,7 +135,34 @@ fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliE
     meta["gpus"] = json!(names);
     meta["runs"] = json!(together::REPEATS);
     meta["topology"] = json!(places.map(|p| p.name().to_owned()));
-    out.save(&meta, &rows)?;
+    save_several(&out, meta, &rows)
+}
+
+/// A saved result of several GPUs at once.
+fn several_again(args: &LinkArgs, saved: Several) -> Result<ExitCode, CliError> {
+    let given = [
+        ("--set", !args.set.is_empty()),
+        ("--no-fit", args.no_fit),
+        ("--gen", args.generation.is_some()),
+        ("--lanes", args.lanes.is_some()),
+        ("--mps", args.mps.is_some()),
+    ];
+    if let Some((name, _)) = given.iter().find(|(_, is_given)| *is_given) {
+        let what = format!("{name}: the file is of 'link --together', whose limits hang on it not");
+        return Err(CliError::new(what, "leave it out"));
+    }
+    let out = Printer::new(args);
+    let gpu = saved.meta["gpu"].as_str().unwrap_or("a GPU");
+    out.line(&format!("{gpu} and others at once, measured before"))?;
+    together::text(&saved.rows, false).iter().try_for_each(|line| out.line(line))?;
+    save_several(&out, saved.meta, &saved.rows)
+}
+
+/// Saves rows of several GPUs with the limits that they tell.
+fn save_several(out: &Printer<'_>, mut meta: Value, rows: &[Value]) -> Result<ExitCode, CliError> {
+    let all = if meta["gpu"].is_null() { Vec::new() } else { limits::all(rows) };
+    meta["limits"] = all.iter().map(|(access, limits)| limits.json(*access)).collect();
+    out.save(&meta, rows)?;
     let good = rows.iter().all(|row| row["verified"] == true);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(UNVERIFIED) })
 }

@@ -7,6 +7,7 @@ use bellpush::pcie::topology::RawLink;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::limits;
 use super::test_bed::Measured;
 use crate::cli::CliError;
 use crate::values;
@@ -20,6 +21,24 @@ pub struct Saved {
     pub link: RawLink,
     /// The measurements, in their order.
     pub rows: Vec<(Probe, Measured)>,
+}
+
+/// A result of `bellpush link --together --json`.
+#[derive(Debug)]
+pub struct Several {
+    /// The circumstances, as saved.
+    pub meta: Value,
+    /// The rows, as saved, each of which is one.
+    pub rows: Vec<Value>,
+}
+
+/// A result of one GPU or of several at once.
+#[derive(Debug)]
+pub enum Either {
+    /// Of `bellpush link`.
+    One(Saved),
+    /// Of `bellpush link --together`.
+    Several(Several),
 }
 
 #[derive(Deserialize)]
@@ -75,21 +94,27 @@ impl Row {
 ///
 /// # Errors
 /// One line that names the file, the row and the fault.
-pub fn read(path: &Path) -> Result<Saved, CliError> {
+pub fn read(path: &Path) -> Result<Either, CliError> {
     let wrong =
         |what| CliError::new(what, "give a file that 'bellpush link --json' wrote on a GPU");
-    let text = values::read_text(path).map_err(wrong)?;
+    let text = values::read_regular_text(path).map_err(wrong)?;
     parse(&text).map_err(|what| wrong(format!("{}: {what}", path.display())))
 }
 
-fn parse(text: &str) -> Result<Saved, String> {
+fn parse(text: &str) -> Result<Either, String> {
     let json: Value = serde_json::from_str(text).map_err(|e| format!("no JSON ({e})"))?;
     let meta = json["meta"].clone();
-    if meta["command"] != "link" {
+    let is_several = meta["command"] == "link --together";
+    if !(is_several || meta["command"] == "link") {
         return Err("not a result of 'bellpush link'".into());
     }
     if meta["gpu"].is_null() {
         return Err("kernels on CPU threads: there is nothing to compare with a model".into());
+    }
+    if is_several {
+        let rows = json["results"].as_array().cloned().unwrap_or_default();
+        limits::sets(&rows)?;
+        return Ok(Either::Several(Several { meta, rows }));
     }
     let number = |key: &str| {
         let n = meta["link"][key].as_u64().and_then(|n| u32::try_from(n).ok());
@@ -109,7 +134,7 @@ fn parse(text: &str) -> Result<Saved, String> {
         let Row { measured: value, spread_percent, verified, .. } = row;
         rows.push((probe, Measured { value, spread_percent, verified }));
     }
-    Ok(Saved { meta, link, rows })
+    Ok(Either::One(Saved { meta, link, rows }))
 }
 
 #[cfg(test)]
@@ -143,7 +168,7 @@ mod tests {
             Probe::RoundTrip(Target::Host),
         ]);
         let json = probes.iter().map(|&p| rows::json(p, measured, Some(2.0), false)).collect();
-        let saved = parse(&file(json)).unwrap();
+        let Either::One(saved) = parse(&file(json)).unwrap() else { panic!("of one GPU") };
         assert_eq!(saved.rows.iter().map(|r| r.0).collect::<Vec<_>>(), probes);
         assert_eq!((saved.link.generation, saved.link.lanes, saved.link.mps), (5, 16, 256));
     }
@@ -151,7 +176,12 @@ mod tests {
     #[test]
     fn a_file_without_end_is_not_read_to_it() {
         let refused = read(Path::new("/dev/zero")).unwrap_err().to_string();
-        assert!(refused.contains("/dev/zero: more than 67108864 bytes"), "{refused}");
+        assert!(refused.contains("/dev/zero: not a regular file"), "{refused}");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("long.json");
+        std::fs::File::create(&file).unwrap().set_len(65 << 20).unwrap();
+        let refused = read(&file).unwrap_err().to_string();
+        assert!(refused.contains("more than 67108864 bytes"), "{refused}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use bellpush::pcie::sim::{Access, Flow as ModelFlow, Params, simulate_flows};
 use bellpush::pcie::topology::{Kind, NodeId, Topology};
 use serde_json::{Value, json};
 
+use super::limits;
 use super::test_bed::bug;
 use crate::cli::CliError;
 use crate::launch::launch;
@@ -26,9 +27,9 @@ const LOADED: u8 = 1;
 /// Measurements of a set; the median counts.
 pub const REPEATS: usize = 3;
 /// A pair's sum beside that of its flows alone, below which they share a link.
-const SHARED: f64 = 0.75;
+pub(super) const SHARED: f64 = 0.75;
 /// Spread of a flow, percent, from which on its pair says nothing.
-const LOOSE: f64 = 20.0;
+pub(super) const LOOSE: f64 = 20.0;
 
 /// Sizes of a run, which are smaller for kernels on CPU threads.
 struct Size {
@@ -395,6 +396,7 @@ pub fn text(rows: &[Value], is_host: bool) -> Vec<String> {
     if !is_host {
         lines.push(String::new());
         lines.extend(shared(rows));
+        lines.extend(limits::all(rows).into_iter().flat_map(|(access, l)| l.text(access)));
     }
     lines
 }

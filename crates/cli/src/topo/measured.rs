@@ -28,13 +28,18 @@ pub struct Measured {
 /// # Errors
 /// One line that names the file and the fault.
 pub fn read(path: &Path) -> Result<Measured, String> {
-    let text = values::read_text(path)?;
+    let text = values::read_regular_text(path)?;
     parse(&text).map_err(|what| format!("{}: {what}", path.display()))
 }
 
 fn parse(text: &str) -> Result<Measured, String> {
     let json: Value = serde_json::from_str(text).map_err(|e| format!("no JSON ({e})"))?;
     let meta = &json["meta"];
+    if meta["command"] == "link --together" {
+        // It has no addresses of the GPUs, and a root complex's way has one number for both ways.
+        let why = "a result of 'link --together' has no value that a topology takes";
+        return Err(format!("{why}: 'bellpush link --measured' shows its limits"));
+    }
     if meta["command"] != "link" {
         return Err("not a result of 'bellpush link --json'".into());
     }
@@ -224,6 +229,7 @@ mod tests {
                 &(|j: &mut Value| j["meta"]["command"] = json!("bench")) as &dyn Fn(&mut Value),
                 "link",
             ),
+            (&|j| j["meta"]["command"] = json!("link --together"), "shows its limits"),
             (&|j| j["meta"]["gpu"] = Value::Null, "CPU threads"),
             (&|j| j["meta"]["gpu"] = json!(100), "meta.gpu is no name"),
             (&|j| j["meta"]["link"]["gen"] = json!("x"), "meta.link.gen"),

@@ -76,6 +76,8 @@ pub struct CopyMachine {
     pub devices: &'static [DeviceAt],
     /// What one device's own rate is at most, as the source states it, GB/s.
     pub device_gb_per_s: f64,
+    /// Rounds of a source that copies with PyTorch, whose copies wait for each other; 0: it does not.
+    pub torch_rounds: u32,
     /// Whether rows of it were read before the rules that they ask about were written.
     pub known_before: bool,
 }

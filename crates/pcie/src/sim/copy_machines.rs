@@ -28,6 +28,7 @@ const DIRECT: CopyMachine = CopyMachine {
     switches: &[],
     devices: &[gpu(Root(0))],
     device_gb_per_s: f64::INFINITY,
+    torch_rounds: 0,
     known_before: false,
 };
 
@@ -111,6 +112,7 @@ pub(super) const FOUR: CopyMachine = CopyMachine {
     roots: &[0, 0, 0],
     switches: &[sw(Root(0), 5, ""), sw(Root(1), 5, ""), sw(Root(2), 5, ""), sw(Root(2), 5, "")],
     devices: FOUR_PER_SWITCH,
+    torch_rounds: 50,
     ..WRX90
 };
 pub(super) const FOUR_GEN2: CopyMachine = CopyMachine {
@@ -123,6 +125,7 @@ pub(super) const GROUPS: CopyMachine = CopyMachine {
     name: "Threadripper PRO 7955WX, groups of eight",
     source: "rtx6kpro, hardware/wrx90-cpayne-8gpu-root-topology-comparison.md",
     said: "group A = SW1 + SW2 on two root complexes, B = SW3 + SW4 sharing one",
+    torch_rounds: 5,
     ..FOUR
 };
 pub(super) const VIRTUAL_1: CopyMachine = CopyMachine {
@@ -132,6 +135,7 @@ pub(super) const VIRTUAL_1: CopyMachine = CopyMachine {
     roots: &[0, 0, 0, 0],
     switches: &[sw(Root(0), 5, "A"), sw(Root(1), 5, "B"), sw(Root(2), 5, "A"), sw(Root(3), 5, "B")],
     devices: TWO_PER_SWITCH,
+    torch_rounds: 100,
     ..WRX90
 };
 pub(super) const VIRTUAL_2: CopyMachine = CopyMachine {

@@ -1,8 +1,9 @@
 //! The rows of `copy_rows.rs` as the model has them.
 
 use super::copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, End};
+use super::copy_order::{CopyStream, simulate_in_order};
 use super::flows::{flows_imprint, simulate_batch, simulate_beside};
-use super::{Flow, Params, SimError, flow_latency_ns, simulate_flows};
+use super::{Flow, Move, Params, SimError, flow_latency_ns, simulate_flows};
 use crate::topology::{Builder, Kind, NodeId, RawLink, Topology};
 
 /// The machine of a row.
@@ -76,6 +77,15 @@ pub fn simulate_copy_row(params: &Params, row: &CopyRow) -> Result<f64, SimError
     Ok(match row.question {
         CopyQuestion::Alone(_) => simulate_flows(&t, params, &flows)?[0].min(most),
         CopyQuestion::Beside(..) => simulate_beside(&t, params, &flows)?.min(most),
+        CopyQuestion::Together(_) | CopyQuestion::EachToEach(..) if is_in_order(row) => {
+            let ends: Vec<_> = flows.iter().map(|f| (f.from, f.to)).collect();
+            let stream = match flows[0].by {
+                Move::Write => CopyStream::Source,
+                Move::Read => CopyStream::Destination,
+            };
+            let rate = simulate_in_order(&t, &ends, stream, row.machine.torch_rounds);
+            rate.expect("the ends are devices of the machine, and nothing refuses")
+        }
         CopyQuestion::Together(_) | CopyQuestion::EachToEach(..) => {
             simulate_batch(&t, params, &flows)?.min(most * flows.len() as f64)
         }
@@ -86,8 +96,22 @@ pub fn simulate_copy_row(params: &Params, row: &CopyRow) -> Result<f64, SimError
     })
 }
 
+/// Whether the copies of a row wait for each other: several between devices, by PyTorch.
+fn is_in_order(row: &CopyRow) -> bool {
+    let is_device = |end| matches!(end, End::Device(_));
+    row.machine.torch_rounds > 0
+        && match row.question {
+            CopyQuestion::Together(all) => all.iter().all(|c| is_device(c.from) && is_device(c.to)),
+            CopyQuestion::EachToEach(..) => true,
+            _ => false,
+        }
+}
+
 /// What a row depends on.
 pub(super) fn copy_imprint(params: &Params, row: &CopyRow) -> String {
+    if is_in_order(row) {
+        return String::new();
+    }
     let (t, flows) = asked(row);
     flows_imprint(&t, params, &flows, None)
 }

@@ -6,7 +6,7 @@ use super::{
     ChannelSpec, Completer, EndpointId, EndpointSpec, IotlbSpec, Load, Params, Program, ServerId,
     Sim, SimError, Step, Until,
 };
-use crate::topology::{Kind, NodeId, Topology};
+use crate::topology::{Kind, NodeId, Topology, fair_rates};
 
 /// Who moves the data of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,6 +57,51 @@ const STREAM_WINDOW: u32 = 4;
 const PASSES: usize = 8;
 /// Fewest operations of a stream that are simulated.
 const LEAST_RUNS: u64 = 64;
+/// The same of many flows, whose sum is what takes the time.
+const LEAST_OF_MANY: u64 = 16;
+/// Up to so many flows are few.
+const FEW_FLOWS: usize = 16;
+/// Most operations of a flow for one of the slowest.
+const MOST_SHARE: u64 = 40;
+/// How many times as fast as another a flow is by arithmetic from where on that is the first guess
+/// of its share: passes that start from equal shares would take minutes.
+const FAR_APART: f64 = 8.0;
+
+/// Fewest operations of one of so many flows.
+fn least_runs(flows: usize, at_once: u32) -> u64 {
+    let least = if flows > FEW_FLOWS { LEAST_OF_MANY } else { LEAST_RUNS };
+    least.max(4 * u64::from(at_once))
+}
+
+/// Operations of each flow of a first pass, so that all end together as far as arithmetic tells.
+fn first_counts(topology: &Topology, flows: &[Flow], at_once: u32) -> Vec<u64> {
+    let least = least_runs(flows.len(), at_once);
+    let ends: Vec<(NodeId, NodeId)> = flows.iter().map(|f| (f.from, f.to)).collect();
+    let rates = fair_rates(topology, &ends).unwrap_or_default();
+    let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let is_far = rates.iter().any(|rate| *rate > FAR_APART * slowest);
+    let share = |rate: &f64| ((rate / slowest * least as f64) as u64).min(MOST_SHARE * least);
+    if is_far { rates.iter().map(share).collect() } else { vec![least; flows.len()] }
+}
+
+/// TLP transmissions, each hop counted, that a pass of these flows simulates at first; about two
+/// passes follow each other.
+pub fn flow_transmissions(
+    topology: &Topology,
+    flows: &[Flow],
+    messages: Option<(u32, u32)>,
+) -> f64 {
+    let (bytes, at_once) = messages.unwrap_or((STREAM_BYTES, STREAM_WINDOW));
+    let counts = first_counts(topology, flows, at_once);
+    let of = |(flow, count): (&Flow, &u64)| {
+        let way = topology.route(flow.from, flow.to).nodes.len() as f64 + 1.0;
+        let mps = [flow.from, flow.to].into_iter().filter_map(|n| topology.node(n).link);
+        let mps = mps.map(|link| link.mps.bytes()).min().unwrap_or(256);
+        let tlps = f64::from(bytes.div_ceil(mps)) + f64::from(u8::from(flow.by == Move::Read));
+        *count as f64 * tlps * way
+    };
+    flows.iter().zip(&counts).map(of).sum()
+}
 
 struct Streams<'a> {
     sim: Sim,
@@ -195,8 +240,8 @@ pub fn simulate_messages(
     flows: &[Flow],
     (bytes, at_once): (u32, u32),
 ) -> Result<Vec<f64>, SimError> {
-    let least = LEAST_RUNS.max(4 * u64::from(at_once));
-    let mut counts = vec![least; flows.len()];
+    let least = least_runs(flows.len(), at_once);
+    let mut counts = first_counts(topology, flows, at_once);
     for _ in 0..PASSES {
         let mut s = Streams::new(topology, params, flows);
         let pairs = flows.iter().zip(&counts);
@@ -213,7 +258,7 @@ pub fn simulate_messages(
         for (n, end) in counts.iter_mut().zip(&ends) {
             let more = late(end);
             let more = if more < 2.0 { more * more } else { more };
-            *n = ((*n as f64 * more) as u64).min(40 * least);
+            *n = ((*n as f64 * more) as u64).min(MOST_SHARE * least);
         }
     }
     let mut s = Streams::new(topology, params, flows);

@@ -12,7 +12,8 @@
 //! | `build`, `params`, `nic` | hosts of a topology, the numbers that it does not give, NICs |
 //! | `ops`, `flows`, `collapse` | operations of every path, streams side by side |
 //! | `study`, `what`, `rank`, `imprint`, `part` | sweeps, questions, advice; what hangs on what |
-//! | `hosts`, `iommu`, `h200`, `peers`, `order_rows` | rows that others and we measured |
+//! | `hosts`, `iommu`, `h200`, `peers`, `order_rows`, `copies` | rows that others and we measured |
+//! | `copy_order` | copies that wait for each other |
 //! | `probe`, `probe_names`, `calibrate`, `fit`, `derivatives` | `bellpush link`, fits, their worth |
 
 mod build;
@@ -22,6 +23,7 @@ mod channel;
 mod collapse;
 mod copies;
 mod copy_machines;
+mod copy_order;
 mod copy_rows;
 mod copy_sim;
 mod derivatives;
@@ -62,11 +64,15 @@ pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
 pub use collapse::{Fan, fans, schedule, warnings};
 pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, SwitchAt};
+pub use copy_order::CopyStream;
 pub use copy_rows::COPY_ROWS;
 pub use copy_sim::simulate_copy_row;
 pub use derivatives::{Derivative, derivatives};
 pub use fit::{Group, LeftOut, leave_one_out};
-pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_messages, simulate_small};
+pub use flows::{
+    Flow, Move, flow_latency_ns, flow_transmissions, simulate_flows, simulate_messages,
+    simulate_small,
+};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
     simulate_doorbell, simulate_hop,

@@ -23,6 +23,9 @@ use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
 use super::save::UNKNOWN;
 use crate::Origin;
 
+/// Most nodes of a file: more than any host has, and few enough for what looks at every pair.
+pub const MAX_NODES: usize = 1024;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a topology")]
 struct File {
@@ -278,6 +281,12 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         line: e.span().map(|span| line_of(span.start)),
         reason: in_words(&e.message().lines().map(str::trim).collect::<Vec<_>>().join(", ")),
     })?;
+    let devices = file.gpu.len() + file.nic.len() + file.switch.len() + file.root_port.len();
+    let nodes = devices + file.root_complex.len() + file.numa.len() + file.socket.len();
+    if nodes > MAX_NODES {
+        let reason = format!("{nodes} sockets, ports and devices: at most {MAX_NODES}");
+        return Err(TopologyError::Syntax { line: None, reason });
+    }
     let mut builder = Builder::new(&file.name);
     let mut names = std::collections::HashSet::new();
     for (id, kind) in file

@@ -148,32 +148,14 @@ fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f6
 pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, LoadError> {
     let mut all: Vec<LinkLoad> = Vec::new();
     for (from, to, buffers) in flows(topology, workload)? {
-        let way = checked_way(topology, from, to)?;
-        let is_peer = !(is_memory(topology, from) || is_memory(topology, to));
-        // Size to which a root complex on the way has cut the TLPs.
-        let mut cut = u32::MAX;
-        for step in way.windows(2) {
-            let node = topology.node(step[0]);
-            let mut limit = f64::INFINITY;
-            if is_peer && node.kind == Kind::RootComplex {
-                cut = cut.min(node.p2p.tlp_bytes.unwrap_or(u32::MAX));
-                let is_down = topology.node(step[1]).parent == Some(step[0]);
-                let writes = node.p2p.limits()[0];
-                limit = if is_down && writes > 0.0 { writes } else { limit };
-            }
-            let rate = rate(topology, step[0], step[1], cut)?;
-            let gb_per_s = rate.unwrap_or(f64::INFINITY).min(limit);
-            if gb_per_s == f64::INFINITY {
-                continue;
-            }
+        for (a, b, gb_per_s) in links(topology, from, to)? {
             let ms = 1000.0 * buffers / gb_per_s;
-            let same = |l: &&mut LinkLoad| (l.from, l.to) == (step[0], step[1]);
-            match all.iter_mut().find(same) {
+            match all.iter_mut().find(|l| (l.from, l.to) == (a, b)) {
                 Some(load) => {
                     load.buffers += buffers;
                     load.ms += ms;
                 }
-                None => all.push(LinkLoad { from: step[0], to: step[1], buffers, ms }),
+                None => all.push(LinkLoad { from: a, to: b, buffers, ms }),
             }
         }
     }
@@ -183,12 +165,47 @@ pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, 
     Ok(all)
 }
 
+/// Links of a flow's way, a direction each, with the rate that the flow has there, GB/s.
+pub(super) fn links(
+    topology: &Topology,
+    from: NodeId,
+    to: NodeId,
+) -> Result<Vec<(NodeId, NodeId, f64)>, LoadError> {
+    let way = checked_way(topology, from, to)?;
+    let is_peer = !(is_memory(topology, from) || is_memory(topology, to));
+    // Size to which a root complex on the way has cut the TLPs.
+    let mut cut = u32::MAX;
+    let mut all = Vec::new();
+    for step in way.windows(2) {
+        let node = topology.node(step[0]);
+        let mut limit = f64::INFINITY;
+        if is_peer && node.kind == Kind::RootComplex {
+            cut = cut.min(node.p2p.tlp_bytes.unwrap_or(u32::MAX));
+            let is_down = topology.node(step[1]).parent == Some(step[0]);
+            let writes = node.p2p.limits()[0];
+            limit = if is_down && writes > 0.0 { writes } else { limit };
+        }
+        let rate = rate(topology, step[0], step[1], cut)?;
+        let gb_per_s = rate.unwrap_or(f64::INFINITY).min(limit);
+        if gb_per_s < f64::INFINITY {
+            all.push((step[0], step[1], gb_per_s));
+        }
+    }
+    Ok(all)
+}
+
 /// Time that a direction of a link spends on DLLPs for what the other direction carries, ms.
 fn answers_ms(topology: &Topology, all: &[LinkLoad], load: &LinkLoad) -> f64 {
-    let is_up = topology.node(load.from).parent == Some(load.to);
-    let link = topology.node(if is_up { load.from } else { load.to }).link;
     let other = all.iter().find(|l| (l.from, l.to) == (load.to, load.from));
-    link.zip(other).map_or(0.0, |(link, other)| dllps_ms(link, other.buffers))
+    other.map_or(0.0, |other| answer_ms(topology, other.from, other.to, other.buffers))
+}
+
+/// Time that the DLLPs for writes of so many buffers of 1 GB from one node to the next take on the
+/// way back, ms.
+pub(super) fn answer_ms(topology: &Topology, from: NodeId, to: NodeId, buffers: f64) -> f64 {
+    let is_up = topology.node(from).parent == Some(to);
+    let link = topology.node(if is_up { from } else { to }).link;
+    link.map_or(0.0, |link| dllps_ms(link, buffers))
 }
 
 fn is_memory(topology: &Topology, id: NodeId) -> bool {

@@ -13,6 +13,7 @@ mod capture;
 mod check;
 mod draw;
 mod error;
+mod fair;
 #[cfg(feature = "toml")]
 mod file;
 mod identity;
@@ -39,6 +40,7 @@ pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAdd
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
 pub use draw::{to_text, to_tree};
 pub use error::TopologyError;
+pub use fair::fair_rates;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
 pub use knob::Knob;
