@@ -107,6 +107,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
 
 namespace detail {
 
+// A message of any length, and its signal behind it.
 template <class P, class Scope, class Op>
 BP_DEV bp_status_code put_then_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
                                       uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags, uint64_t* end) {

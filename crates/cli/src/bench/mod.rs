@@ -105,7 +105,8 @@ pub struct BenchArgs {
     /// Record the packets; the link is shared memory unless --link selects another
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Write down what the software NIC and the kernels do and when, as Chrome trace JSON, which ui.perfetto.dev opens (docs/trace.md)
+    /// Write down what the software NIC and the kernels do and when, as Chrome trace JSON, which
+    /// ui.perfetto.dev opens (docs/trace.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "tearing", "tune", "post"])]
     pub trace: Option<PathBuf>,
     /// Times that everything is measured: the rows in turn, every other run in reverse order; of each row the table has

@@ -291,7 +291,7 @@ BP_DEV void publish([[maybe_unused]] const bp_qp& qp, Scope scope, [[maybe_unuse
       }
     };
     // Where nobody else is about, the word `ring` is asked for while the fence waits. Others would wait with us. These
-    // are two ways written out: with a condition before the fence ptxas waits for the word there, 200 ns.
+    // are two ways written out: with a condition before the fence ptxas waits for the word there, 100 ns.
     if (ring && alone) {
       have_rung(mark_shared<P, true>(qp, scope, ticket, count, blocks));
     } else {
