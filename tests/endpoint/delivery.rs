@@ -100,6 +100,47 @@ fn a_long_message_by_many_warps_arrives_in_lines_of_every_format() {
     }
 }
 
+/// By doorbell: slots that a warp loads ahead and longer ones, aligned or not, behind puts that were deferred until the
+/// window was full.
+#[test]
+fn a_long_message_by_doorbell_passes_behind_deferred_posts() {
+    const SLOTS: u64 = 9;
+    let bed = TestBed::fibres();
+    let kernels = [
+        ("push/kernel", "bp_verb_push_kernel"),
+        ("push/kernel", "bp_verb_push_kernel_strict"),
+        ("push/blueflame", "bp_verb_push_blueflame"),
+    ];
+    for (kick, kernel) in kernels.into_iter().filter(|(kick, _)| bed.takes(path(kick))) {
+        for (slot_bytes, bytes) in [(128u32, 20_000u64), (4096, 200_000), (8192, 400_000)] {
+            let options = Options::default()
+                .slot_bytes(slot_bytes)
+                .window_bytes(SLOTS * u64::from(slot_bytes));
+            let pair = bed.pair(path(kick), bytes as usize + 64, options);
+            let sent = pattern(bytes, bytes as usize + 64);
+            pair.src.write(0, &sent).unwrap();
+            for (from, to, cut) in [(0, 0, 0), (16, 32, 16), (4, 8, 20), (3, 5, 1)] {
+                pair.dst.write(0, &vec![0; sent.len()]).unwrap();
+                let what = format!("{kernel}, slots of {slot_bytes}, {from} to {to}");
+                for _ in 0..SLOTS {
+                    let mut before = op(&pair, Verb::Put, Scope::Block, 64);
+                    before.flags = DEFER_RING | UNSIGNALLED;
+                    before.remote_offset = to;
+                    assert_eq!(bed.launch(kernel, (1, 160), before), [OK], "{what}, before");
+                }
+                let mut call = op(&pair, Verb::Put, Scope::Block, bytes - cut);
+                (call.local, call.remote_offset, call.quiet_after) = (call.local + from, to, 1);
+                assert_eq!(bed.launch(kernel, (1, 160), call), [OK], "{what}");
+                let [from, to, n] = [from, to, bytes - cut].map(|n| n as usize);
+                let mut wanted = vec![0; sent.len()];
+                wanted[to..to + n].copy_from_slice(&sent[from..from + n]);
+                assert_same(&read(&pair.dst, 0, sent.len()), &wanted, &what);
+            }
+            assert!(pair.a.failure().is_none(), "{kernel}, {slot_bytes}");
+        }
+    }
+}
+
 #[test]
 fn both_directions_at_once() {
     let bed = TestBed::fibres();

@@ -87,6 +87,11 @@ fn waits_and_errors() {
 }
 
 #[test]
+fn several_cqes_a_look() {
+    run("cqes");
+}
+
+#[test]
 fn arguments_that_are_refused() {
     run("refused");
 }

@@ -137,14 +137,14 @@ void a_stale_word_gives_no_credit() {
     *bp::ready_word(q.qp, 100) = stale;
     q.cqe(0, 100);
     bp::cq_cursor c{0, 0, 100};
-    CHECK(bp::take_cqe<P>(q.qp, &c, 110) == bp::found::cqe);
+    CHECK(bp::take_cqes<P>(q.qp, &c, 110) == bp::found::cqe);
     CHECK(c.done == 101);
   }
   queue q;
   *bp::ready_word(q.qp, 100) = 116;
   q.cqe(0, 100);
   bp::cq_cursor c{0, 0, 100};
-  CHECK(bp::take_cqe<P>(q.qp, &c, 110) == bp::found::cqe);
+  CHECK(bp::take_cqes<P>(q.qp, &c, 110) == bp::found::cqe);
   CHECK(c.done == 116);
 }
 

@@ -5,8 +5,9 @@
 // they are granted. `granted` lies in the block's scratch memory: the NIC has read a slot before the CQE that the
 // granting thread saw, and no GPU stores before the branch on `granted` is decided.
 //
-// A doorbell path gains nothing by this: each chunk's fence, and the words by which its warp would tell the one that
-// rings, cost what the waits of a batch do (docs/results/posting.md, "Long messages").
+// A doorbell path gains nothing by this: each chunk's fence, and the words by which its warp tells the one that rings,
+// cost what the waits of a batch do, and an engine that carries out together what one doorbell covers finds less of it
+// (docs/results/long-messages.md).
 #ifndef BELLPUSH_IMPL_PIPELINE_CUH
 #define BELLPUSH_IMPL_PIPELINE_CUH
 
@@ -38,7 +39,7 @@ BP_DEV void grant(const bp_qp& qp, pipeline_words* words, const pipeline& p, cq_
   uint32_t granted = words->granted;
   bp_status_code s = BP_OK;
   for (deadline patience; granted < p.chunks;) {
-    const found f = take_cqe<P>(qp, cursor, p.first + granted + 1 - limit);
+    const found f = take_cqes<P>(qp, cursor, p.first + p.chunks - limit);
     if (f == found::error) {
       s = BP_CQE_ERROR;
       break;
