@@ -2,9 +2,9 @@
 //!
 //! One thread moves some 6 to 11 GB/s. So the engine that owns a queue pair checks WQEs in order and completes them in
 //! order, and the bytes between are dealt out in pieces ([`piece`]), through a mailbox for each engine and thread
-//! ([`mailbox`]). The engine copies as well: what no thread has room for, what nobody has begun, and the last piece. A
-//! [`Run`] ends only when no thread uses its memory any more, so that the locks that its engine holds meanwhile cover
-//! the threads too.
+//! ([`mailbox`]). The engine copies what no thread has room for, what is more than several threads have begun soon, and
+//! beside one thread alone half of it. A [`Run`] ends only when no thread uses its memory any more, so that the locks
+//! that its engine holds meanwhile cover the threads too.
 
 pub(crate) mod mailbox;
 pub(crate) mod piece;
@@ -247,6 +247,11 @@ impl<'a> Run<'a> {
     /// The WQEs of the run.
     pub(crate) fn taken(&mut self) -> &mut VecDeque<Taken> {
         &mut self.copiers.taken
+    }
+
+    /// How many pieces are not known to be copied.
+    pub(crate) fn open(&self) -> usize {
+        self.copiers.pieces.len()
     }
 
     /// Has a piece copied: by a thread that has room for it, else here.

@@ -28,8 +28,15 @@ pub(super) const SHORT_BYTES: u32 = 512;
 /// Bytes of a piece: it takes a thread longer to copy these than to be told of them. A longer piece is a better share
 /// of a long run, and too long a one leaves the others idle at its end.
 const PIECE_BYTES: Range<u32> = 12 << 10..32 << 10;
+/// Bytes of a piece of in-band slots, whose credits it keeps.
+const SLOTS_PIECE_BYTES: u32 = 8 << 10;
 /// Pieces for each thread, if enough is known to be posted.
 const SHARES: u64 = 4;
+/// Pieces of slots for each thread that are not copied yet, up to which an engine with several threads does not copy as
+/// well.
+const ENOUGH_PIECES: usize = 2;
+/// Looks without news, some 40 us of them, before it copies all the same what none of them has begun.
+const LOOKS_BEFORE_HELP: u32 = 256;
 /// What is posted, or was moved without a pause, from which on a thread is woken: in the time that it takes to wake, an
 /// engine copies as much.
 const WAKE_BYTES: u64 = 128 << 10;
@@ -103,7 +110,8 @@ impl Sending {
             && let Some((ends, stretch)) = begin(sq, between)
         {
             let share = (known / (SHARES * (1 + threads))).min(PIECE_BYTES.end.into()) as u32;
-            let share = share.max(PIECE_BYTES.start);
+            let least = if sq.is_inband() { SLOTS_PIECE_BYTES } else { PIECE_BYTES.start };
+            let share = share.max(least);
             done = self.carry(sq, cx, Run::begin(copiers, ends), stretch, (threads, share));
         }
         if threads < copiers.count() && known.max(self.moved) >= WAKE_BYTES {
@@ -124,15 +132,20 @@ impl Sending {
         (threads, share): (u64, u32),
     ) -> usize {
         let mut done = 0;
+        // While an engine copies it neither finds the next slot nor completes what is copied, so that a sender's credits
+        // wait for it. One thread alone is helped, and more of them with what is too much for them. Of a ring more is
+        // known to be posted, and who copies as well is done sooner.
+        let enough =
+            if sq.is_inband() && threads > 1 { ENOUGH_PIECES * threads as usize } else { 0 };
         let mut left = VISIT_BYTES * (1 + threads);
         let most = (VISIT_WQES * (1 + threads as u32)) as usize;
         // A window behind the next slot is that slot again.
         let room = sq.slots().map_or(usize::MAX, |(window, _)| window.slots as usize - 1);
         let mut position = sq.slots().map_or(sq.position(), |(_, ticket)| ticket);
-        // The newest piece, which is copied here unless more comes.
+        // The newest piece, which goes to a thread when it is long enough or no more comes.
         let mut open: Option<Piece> = None;
         // Pieces that are copied, all those before them too.
-        let (mut copied, mut looks) = (0, 0);
+        let (mut copied, mut looks, mut looks_in_vain) = (0, 0, 0);
         loop {
             let taken = run.taken().len();
             let more = left > 0 && taken < room && taken + done < most;
@@ -144,8 +157,14 @@ impl Sending {
                 let last = run.count;
                 run.taken().push_back(Taken { carried: next.carried, last });
             } else if let Some(piece) = open.take() {
-                run.copy(piece);
-            } else if !run.help() {
+                if enough > 0 {
+                    run.add(piece)
+                } else {
+                    run.copy(piece)
+                }
+                looks_in_vain = 0;
+            } else if run.open() <= enough && looks_in_vain < LOOKS_BEFORE_HELP || !run.help() {
+                looks_in_vain += 1;
                 pause(&mut looks);
                 // More may have been posted. A ringer that keeps no record is heard in the next step.
                 if sq.slots().is_none() {
@@ -159,6 +178,7 @@ impl Sending {
                     return done;
                 }
                 copied += 1;
+                looks_in_vain = 0;
                 while run.taken().front().is_some_and(|taken| taken.last < copied) {
                     let taken = run.taken().pop_front().expect("there is one");
                     self.complete(sq, cx, taken.carried);
