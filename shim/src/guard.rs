@@ -40,6 +40,7 @@ struct Was {
     carries: Carries,
     has_icrc: bool,
     joins: bool,
+    is_in_place: bool,
     share: Option<Share>,
     counters: LinkCounters,
     faults: Option<FaultCounters>,
@@ -55,6 +56,7 @@ impl Was {
             carries: link.carries(),
             has_icrc: link.has_icrc(),
             joins: link.joins(),
+            is_in_place: link.is_in_place(),
             share: link.share(),
             counters: link.counters(),
             faults: link.faults(),
@@ -187,6 +189,10 @@ impl Link for Guarded {
         self.look(now_ns)?.send(now_ns, batch)
     }
 
+    fn is_in_place(&self) -> bool {
+        self.was.is_in_place
+    }
+
     fn build(
         &mut self,
         to: IpAddr,
@@ -281,6 +287,7 @@ mod tests {
             let link = Box::new(net.attach_free().unwrap());
             Guarded::new(link, (Vec::new(), LOOK_IN_MEMORY), (0, Arc::default()))
         });
+        assert!(a.is_in_place() && b.is_in_place());
         let packet = Apart { head: &[0; 12], payload: 4096, tail: &[0; 4] };
         let fill = &mut |room: Room<'_>| matches!(room, Room::Shared(_));
         assert_eq!(a.build(b.address(), &Fields::default(), packet, fill).unwrap(), Built::Yes);

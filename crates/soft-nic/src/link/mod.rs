@@ -84,11 +84,16 @@ pub trait Link: Send {
     /// call may succeed.
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError>;
 
+    /// Whether it has packets built where they lie, and hands them out there: [`Link::build`] and
+    /// [`Link::recv_in_place`] are worth a call. A link that does something to packets of another says no: it
+    /// has to see them whole.
+    fn is_in_place(&self) -> bool {
+        false
+    }
+
     /// Builds a packet to `to` right where the link's next one lies, and sends it: `fill` writes its
     /// payload there, once at most, or says that it cannot. Only while no packet of a batch waits, or
     /// it would overtake that. Whoever has built some calls [`Link::wake`] before it rests.
-    ///
-    /// A link that does something to packets of another builds none in place: it has to see them whole.
     ///
     /// # Errors
     /// As [`Link::send`].
@@ -283,6 +288,10 @@ impl Link for Box<dyn Link> {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
         (**self).recv(now_ns, most, each)
+    }
+
+    fn is_in_place(&self) -> bool {
+        (**self).is_in_place()
     }
 
     fn build(

@@ -108,8 +108,7 @@ impl Port {
             carries: link.carries(),
             taken: 0,
             icrc: link.has_icrc(),
-            // An ICRC is of bytes that nobody changes after it.
-            in_place: !whole && !link.has_icrc(),
+            in_place: !whole && link.is_in_place(),
             copy: Box::new([0; MAX_PACKET_BYTES]),
             joins: link.joins(),
             link,

@@ -35,6 +35,10 @@ impl Link for Changing {
         false
     }
 
+    fn is_in_place(&self) -> bool {
+        true
+    }
+
     fn send(&mut self, _: u64, _: &mut TxBatch) -> Result<usize, LinkError> {
         Ok(0)
     }

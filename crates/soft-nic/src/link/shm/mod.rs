@@ -328,6 +328,10 @@ impl Link for ShmLink {
         Ok(taken)
     }
 
+    fn is_in_place(&self) -> bool {
+        !self.net.icrc // which is of bytes that nobody changes after it
+    }
+
     fn build(
         &mut self,
         to: IpAddr,
@@ -337,8 +341,11 @@ impl Link for ShmLink {
     ) -> Result<Built, LinkError> {
         self.look()?;
         let from = self.me.epoch;
+        let is_in_place = self.is_in_place();
         // One that is full, or gone, is for `send` to judge.
-        let Some(peer) = self.peer(to) else { return Ok(Built::Elsewhere) };
+        let Some(peer) = self.peer(to).filter(|_| is_in_place) else {
+            return Ok(Built::Elsewhere);
+        };
         let ends = Ends { from, to: peer.holder.epoch, fields: *fields };
         let built = peer.tx.build(packet, ends, fill)?;
         if built == Built::Yes {
