@@ -169,7 +169,7 @@ proptest! {
         seed in any::<u64>(),
         (code, second) in any::<(Option<u8>, Option<u8>)>(),
         bytes in 0..MAX_PACKET_BYTES + 9,
-        cut in 0..MAX_PACKET_BYTES + 9,
+        cut in 0..MAX_HEADER_BYTES + 9,
     ) {
         let opcodes: Vec<Opcode> = Opcode::all().collect();
         let mut whole = vec![0xa5; bytes.max(MAX_HEADER_BYTES)];
