@@ -28,7 +28,7 @@ use crate::drive::Driver;
 use crate::error::Refusal;
 use crate::events::Reporter;
 use crate::files::FileId;
-use crate::guard::Guarded;
+use crate::guard::{Guarded, LOOK, LOOK_IN_MEMORY};
 use crate::layout;
 use crate::process::{process, say};
 use crate::signals;
@@ -191,7 +191,9 @@ impl Device {
         let (opened, marks) = hidden::gather(|| open_link(options, index, at));
         let (inner, arrivals, faults) = opened?;
         let description = inner.describe();
-        let link = Box::new(Guarded::new(inner, marks, (index, arrivals.lost.clone())));
+        let every = if arrivals.shm.is_some() { LOOK_IN_MEMORY } else { LOOK };
+        let lost = arrivals.lost.clone();
+        let link = Box::new(Guarded::new(inner, (marks, every), (index, lost)));
         let adversary = options.adversary.as_deref().map(adversary).transpose()?;
         let record = options.record.as_ref().map(|path| Record {
             path: again(named(path, index), index),

@@ -15,14 +15,17 @@ use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Mark};
 use bellpush_soft_nic::link::{
-    Carries, FaultCounters, Link, LinkCounters, LinkError, Notice, Received, Share, TxBatch,
+    Apart, Built, Carries, FaultCounters, InPlace, Link, LinkCounters, LinkError, Notice, Received,
+    Room, Share, TxBatch,
 };
 use bellpush_wire::roce::Fields;
 
 use crate::process::say;
 
 /// How often a busy engine looks: each time would cost as much as the packets do.
-const LOOK_NS: u64 = 10_000;
+pub const LOOK: Duration = Duration::from_micros(10);
+/// The same over shared memory, where packets go through no descriptor: what has one's number now is not written to.
+pub const LOOK_IN_MEMORY: Duration = Duration::from_micros(100);
 /// How long after it lost a descriptor a link is let go: a program that closes one may be about to close the others, and
 /// what has a number then is its own.
 const LET_GO_NS: u64 = LET_GO.as_nanos() as u64;
@@ -37,6 +40,7 @@ struct Was {
     carries: Carries,
     has_icrc: bool,
     joins: bool,
+    is_in_place: bool,
     share: Option<Share>,
     counters: LinkCounters,
     faults: Option<FaultCounters>,
@@ -52,6 +56,7 @@ impl Was {
             carries: link.carries(),
             has_icrc: link.has_icrc(),
             joins: link.joins(),
+            is_in_place: link.is_in_place(),
             share: link.share(),
             counters: link.counters(),
             faults: link.faults(),
@@ -73,28 +78,30 @@ pub struct Guarded {
     lost: Arc<AtomicBool>,
     /// The device's number.
     index: usize,
-    /// When they are to be looked at.
+    /// How often they are looked at, and when next.
+    every_ns: u64,
     look_ns: u64,
     /// When a link that has lost one is let go.
     let_go_ns: u64,
 }
 
 impl Guarded {
-    /// Looks after the descriptors of a device's link.
+    /// Looks after the descriptors of a device's link, so often.
     pub fn new(
         inner: Box<dyn Link>,
-        marks: Vec<Mark>,
+        (marks, every): (Vec<Mark>, Duration),
         (index, lost): (usize, Arc<AtomicBool>),
     ) -> Self {
         let was = Was::new(&*inner);
         let (inner, ports) = (Some(inner), HashMap::new());
-        Self { inner, was, marks, ports, lost, index, look_ns: 0, let_go_ns: 0 }
+        let every_ns = every.as_nanos() as u64;
+        Self { inner, was, marks, ports, lost, index, every_ns, look_ns: 0, let_go_ns: 0 }
     }
 
     /// Before anything is sent or received: an engine that rests looks after every rest.
     fn look(&mut self, now_ns: u64) -> Result<&mut dyn Link, LinkError> {
         if now_ns >= self.look_ns && !self.lost.load(Ordering::Relaxed) {
-            self.look_ns = now_ns + LOOK_NS;
+            self.look_ns = now_ns + self.every_ns;
             let of_ports = self.ports.values().flat_map(|(_, marks)| marks);
             if !self.marks.iter().chain(of_ports).all(|mark| mark.is_there()) {
                 self.lost.store(true, Ordering::Relaxed);
@@ -182,6 +189,25 @@ impl Link for Guarded {
         self.look(now_ns)?.send(now_ns, batch)
     }
 
+    fn is_in_place(&self) -> bool {
+        self.was.is_in_place
+    }
+
+    fn build(
+        &mut self,
+        to: IpAddr,
+        fields: &Fields,
+        packet: Apart<'_>,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Result<Built, LinkError> {
+        // An engine has received in the same step.
+        self.link()?.build(to, fields, packet, fill)
+    }
+
+    fn wake(&mut self) -> Result<(), LinkError> {
+        self.link()?.wake()
+    }
+
     fn recv(
         &mut self,
         now_ns: u64,
@@ -189,6 +215,15 @@ impl Link for Guarded {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
         self.look(now_ns)?.recv(now_ns, most, each)
+    }
+
+    fn recv_in_place(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&InPlace<'_>),
+    ) -> Result<usize, LinkError> {
+        self.look(now_ns)?.recv_in_place(now_ns, most, each)
     }
 
     fn share(&self) -> Option<Share> {
@@ -226,7 +261,7 @@ impl Link for Guarded {
 mod tests {
     use std::os::fd::RawFd;
 
-    use bellpush_soft_nic::link::UdpLink;
+    use bellpush_soft_nic::link::{ShmNet, UdpLink};
 
     use super::*;
 
@@ -246,14 +281,34 @@ mod tests {
     }
 
     #[test]
+    fn payload_goes_from_its_place_to_its_place_over_shared_memory() {
+        let net = ShmNet::anonymous(false).unwrap();
+        let [mut a, mut b] = [(); 2].map(|()| {
+            let link = Box::new(net.attach_free().unwrap());
+            Guarded::new(link, (Vec::new(), LOOK_IN_MEMORY), (0, Arc::default()))
+        });
+        assert!(a.is_in_place() && b.is_in_place());
+        let packet = Apart { head: &[0; 12], payload: 4096, tail: &[0; 4] };
+        let fill = &mut |room: Room<'_>| matches!(room, Room::Shared(_));
+        assert_eq!(a.build(b.address(), &Fields::default(), packet, fill).unwrap(), Built::Yes);
+        a.wake().unwrap();
+        let mut shared = 0;
+        let came = b.recv_in_place(0, 1, &mut |it| shared += it.shared.map_or(0, |it| it.len()));
+        assert_eq!((came.unwrap(), shared), (1, 4112));
+        a.lost.store(true, Ordering::Relaxed);
+        a.build(b.address(), &Fields::default(), packet, fill).unwrap_err();
+        a.wake().unwrap_err();
+    }
+
+    #[test]
     fn the_socket_of_a_source_port_is_looked_after_as_long_as_it_is_there() {
         const PORT: u16 = 50_123;
         let (link, marks) = hidden::gather(|| UdpLink::open_free().unwrap());
         let (address, lost) = (link.address(), Arc::new(AtomicBool::new(false)));
-        let mut link = Guarded::new(Box::new(link), marks, (0, lost.clone()));
+        let mut link = Guarded::new(Box::new(link), (marks, LOOK), (0, lost.clone()));
         let mut now_ns = 0;
         let mut look = |link: &mut Guarded| {
-            now_ns += LOOK_NS;
+            now_ns += LOOK.as_nanos() as u64;
             link.recv(now_ns, 1, &mut |_| {}).is_ok() && !lost.load(Ordering::Relaxed)
         };
         (0..2).for_each(|_| link.take_port(PORT).unwrap());

@@ -127,6 +127,7 @@ mod tests {
         doorbells: 1,
         arrivals: 0,
         acknowledgements: 0,
+        under_way: false,
         more: false,
         next_ns: None,
     };

@@ -60,6 +60,11 @@ impl Idle {
 const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
 /// The last while the program only looks on after its doorbells: what is no answer waits so long.
 const OUT_FOR_ANSWERS: Duration = Duration::from_micros(80);
+/// How long the thread looks for the next packet of a message that is coming in. Nothing wakes it for that, and a rest
+/// is as long as a sender takes for all that may be on its way.
+const UNDER_WAY: Duration = Duration::from_micros(20);
+/// Pauses of the processor between two such looks: each takes the line from the sender that it is about to write.
+const PAUSES: u32 = 50;
 /// Packets in a row for which the thread wakes and finds that the program has taken them, until it does not
 /// wait for packets any more while the program polls. As many for which it wakes and finds nothing, until it
 /// rests for the whole time again: a peer could wake it all the time.
@@ -203,6 +208,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
     let (mut now, mut last_work) = (driver.now(), driver.now());
     let (mut steps, mut in_vain, mut out) = (0, 0, OUT[0]);
     let mut rests = Rests::default();
+    let (mut under_way, mut is_idle) = (false, true);
     while !driver.is_stopped() {
         if now >= check_at {
             guarded::check();
@@ -225,6 +231,9 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
         let rung = driver.rings.count();
         let (progress, undivided) = driver.step_for_thread(engine, now);
         steps += 1;
+        if progress.arrivals > 0 {
+            under_way = progress.under_way;
+        }
         if progress.is_busy() {
             rests = Rests::default();
             if undivided {
@@ -238,15 +247,23 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
                 now = driver.now();
                 steps = 0;
             }
-            last_work = now;
+            is_idle = false;
             continue;
         }
         now = driver.now();
+        if !std::mem::replace(&mut is_idle, true) {
+            last_work = now; // its last step may have been long
+        }
         last_work = last_work.max(driver.rings.last());
         let since = now.saturating_sub(last_work);
         if since < idle.spin {
             continue;
         }
+        if under_way && since < UNDER_WAY {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            continue;
+        }
+        under_way = false;
         if since < idle.spin + idle.give_way {
             std::thread::yield_now();
             continue;

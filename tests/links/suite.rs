@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bellpush::nic::soft::link::{Link, LinkError, TxBatch};
+use bellpush::nic::soft::link::{Apart, Built, InPlace, Link, LinkError, Room, TxBatch};
 use bellpush::wire::roce::{
-    Addresses, Bth, Envelope, Headers, MAX_PACKET_BYTES, Opcode, Operation, Packet,
+    Addresses, Bth, Envelope, Fields, Headers, MAX_HEADER_BYTES, MAX_PACKET_BYTES, Opcode,
+    Operation, Packet,
 };
 use bellpush::wire::{Psn, Qpn};
 
@@ -69,6 +70,31 @@ pub fn send_one(link: &mut dyn Link, to: IpAddr, psn: u32, bytes: usize) {
     let mut batch = TxBatch::new(1);
     assert!(push(link, &mut batch, to, psn, bytes));
     send_all(link, &mut batch);
+}
+
+/// Builds one packet where the link has it, or sends it as any other; whether it was built.
+fn build_one(link: &mut dyn Link, to: IpAddr, psn: u32, bytes: usize) -> bool {
+    let bth = Bth::new(Opcode::rc(Operation::SendOnly), Qpn(7), Psn::new(psn));
+    let mut head = [0; MAX_HEADER_BYTES];
+    let (start, pad) = Headers::new(bth).emit_apart(bytes, &mut head);
+    let packet = Apart { head: &head[..start], payload: bytes, tail: &[0; 7][..pad + 4] };
+    let fields = link.fields(&Fields::default());
+    let mut fill = |room: Room<'_>| {
+        let payload: Vec<u8> = payload(psn, bytes).collect();
+        match room {
+            Room::Bytes(into) => into.copy_from_slice(&payload),
+            Room::Shared(shared) => shared.write(&payload).unwrap(),
+        }
+        true
+    };
+    match link.build(to, &fields, packet, &mut fill).unwrap() {
+        Built::Yes => true,
+        Built::Elsewhere => {
+            send_one(link, to, psn, bytes);
+            false
+        }
+        Built::Failed => panic!("its payload was there"),
+    }
 }
 
 /// PSN, payload's length and source of a packet that arrived.
@@ -163,6 +189,47 @@ pub fn batches(net: &impl Maker) {
         assert!(start.elapsed() < 2 * PATIENCE);
     }
     assert_eq!(got, sent);
+}
+
+/// Packets that are built where the link has them arrive among others as they were sent, and are taken where they lie as
+/// they are taken whole.
+pub fn in_place(net: &impl Maker) {
+    let (mut a, mut b) = (join(net), join(net));
+    let (to_a, to_b) = (a.address(), b.address());
+    let largest = largest(&*a).min(4096);
+    let mut built = Vec::new();
+    for (psn, bytes) in (0..).zip((0..largest).step_by(97).chain([largest])) {
+        built.push(build_one(&mut *a, to_b, psn, bytes));
+        send_one(&mut *a, to_b, psn, bytes);
+        a.wake().unwrap();
+        if psn % 2 == 0 {
+            assert_eq!(expect(&mut *b, 2), [(psn, bytes, to_a); 2]);
+            continue;
+        }
+        let (start, mut came) = (Instant::now(), 0);
+        while came < 2 {
+            let each = &mut |packet: &InPlace<'_>| {
+                let mut whole = packet.head.to_vec();
+                if let Some(shared) = packet.shared {
+                    assert!(whole.len() >= MAX_HEADER_BYTES && whole.len() < shared.len());
+                    let mut rest = vec![0; shared.len() - whole.len()];
+                    shared.part(whole.len()..shared.len()).read(&mut rest).unwrap();
+                    whole.extend(rest);
+                }
+                assert_eq!(packet.envelope.addresses.src(), to_a);
+                let packet = Packet::parse(&whole).unwrap();
+                assert_eq!(packet.headers.bth.psn.value(), psn);
+                assert!(packet.payload.iter().copied().eq(payload(psn, bytes)));
+            };
+            came += b.recv_in_place(clock(), 64, each).unwrap();
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+    assert!(built.iter().all(|&it| it == a.is_in_place()), "a link does so or does not");
+    assert_eq!(a.counters().tx_packets, b.counters().rx_packets);
+    assert_eq!(a.counters().tx_bytes, b.counters().rx_bytes);
+    assert!(!build_one(&mut *a, net.nobody(), 0, 1000), "nobody is there");
+    assert_eq!(drain(&mut *b), []);
 }
 
 /// A receiver that stands still holds nobody up for long, and loses packets at most.
@@ -317,7 +384,7 @@ macro_rules! suite {
             use super::*;
             use suite::Maker;
 
-            $crate::suite!(@cases $maker: lengths batches standstill nobody addresses oneself
+            $crate::suite!(@cases $maker: lengths batches in_place standstill nobody addresses oneself
                 bounded leaving threads);
         }
     };

@@ -15,8 +15,9 @@ use bellpush::nic::soft::{DropReason, Event, SoftConfig, SoftNic};
 use bellpush::nic::{Access, Change, Mtu, Nic, QpAttr, QpState, QueuePair};
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush::wire::roce::{Fields, ack_timeout_ns, rnr_timer_ns};
-use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr, Sge};
+use bellpush::wire::wqe::{Flags, Opcode, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Rkey};
+use bellpush_broken_mem::Broken;
 
 fn pair(with: &Change) -> Pair {
     Pair::on_packets("", &attr(), &attr(), with)
@@ -467,5 +468,28 @@ fn attributes_that_lead_nowhere_are_refused() {
     for nic in [NicAddress::InProcess(1), NicAddress::Ip("2001:db8::1".parse().unwrap())] {
         connection.with.av = Some(AddressVector::to(nic));
         assert!(matches!(qp.connect_with(&connection), Err(NicError::NoSuchPeer { .. })));
+    }
+}
+
+/// As where a program unmaps a part of what it has posted: the packet that would have had it is none, those before it
+/// are as they were.
+#[test]
+fn memory_that_is_gone_in_the_middle_of_a_message_ends_it_there() {
+    const GOOD: u32 = 2 * 4096 + 100;
+    for icrc in [false, true] {
+        let with = Change::default();
+        let mut p = Pair::of(queue_pairs::packet_nics("", icrc), &attr(), &attr(), &with);
+        let gone = Arc::new(Broken { panics: false });
+        let gone = p.nics[0].register(gone, Iova(0), Access::ALL).unwrap();
+        let data = pattern(GOOD as usize, 3);
+        p.a.buf.put(0, &data);
+        let gone = Piece::Data(Sge { addr: gone.iova, lkey: gone.lkey, bytes: 4000 });
+        let payload = [p.a.buf.data(0, GOOD), gone];
+        let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+        let cqes = p.send(&wr.payload(&payload));
+        assert_eq!(syndromes(&cqes), [Some(Syndrome::LocalProt)], "{icrc}");
+        assert_eq!(p.b.buf.get(0, 2 * 4096), data[..2 * 4096], "{icrc}");
+        assert_eq!(p.b.buf.get(2 * 4096, 4096), [0; 4096], "{icrc}");
+        assert_eq!(p.nics[1].counters().rx_packets, 2, "{icrc}");
     }
 }

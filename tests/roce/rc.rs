@@ -160,3 +160,28 @@ fn a_queue_pair_that_is_to_drain_says_when_it_has() {
     p.run_for(100_000);
     assert_eq!(p.sent().len(), 1);
 }
+
+/// Who drives the engine looks on then.
+#[test]
+fn an_engine_says_whether_more_of_a_message_is_to_come() {
+    let mut p = pair(&Change { path_mtu: Mtu::new(1024), ..Change::default() });
+    let mut turns = |p: &mut Pair, opcode, bytes| {
+        let wr = SendWr::new(opcode).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+        p.a.host.send(&wr.payload(&[p.a.buf.data(0, bytes)])).unwrap();
+        let mut said = Vec::new();
+        for _ in 0..20 {
+            p.now_ns += 1_000;
+            p.engines[0].step(p.now_ns);
+            let progress = p.engines[1].step(p.now_ns);
+            said.extend((progress.arrivals > 0).then_some(progress.under_way));
+        }
+        said
+    };
+    let long = turns(&mut p, Opcode::RdmaWrite, 100 << 10);
+    let (last, before) = long.split_last().unwrap();
+    assert!(before.len() > 1 && before.iter().all(|&it| it) && !last, "{long:?}");
+    assert_eq!(turns(&mut p, Opcode::RdmaWrite, 8), [false]);
+    assert_eq!(turns(&mut p, Opcode::RdmaRead, 8), [false]);
+    let parts = turns(&mut p, Opcode::RdmaRead, 96 << 10);
+    assert!(!parts.is_empty() && parts.iter().all(|&it| it), "{parts:?}");
+}

@@ -161,9 +161,10 @@ impl Pair {
         Self { nics, engines, a, b, now_ns: 0, recorded: Check::new() }
     }
 
-    /// The same on a packet link in memory, with the faults that are named (none: an empty text).
+    /// The same on a packet link in memory, with the faults that are named. None (an empty text): without ICRC as well, so
+    /// that payload goes from and to its place.
     pub fn on_packets(faults: &str, attr_a: &QpAttr, attr_b: &QpAttr, with: &Change) -> Self {
-        Self::of(packet_nics(faults, true), attr_a, attr_b, with)
+        Self::of(packet_nics(faults, !faults.is_empty()), attr_a, attr_b, with)
     }
 
     /// The same on NICs that are there.
@@ -181,7 +182,7 @@ impl Pair {
 
     /// Queue pairs of any type on a packet link in memory.
     pub fn typed(kind: QpType, faults: &str, attr: &QpAttr, with: &Change) -> Self {
-        let (nics, engines) = packet_nics(faults, true);
+        let (nics, engines) = packet_nics(faults, !faults.is_empty());
         let a = typed_end(&nics[0], kind, attr, A_IOVA);
         let b = typed_end(&nics[1], kind, attr, B_IOVA);
         connect(&a.qp, &b.qp, with);

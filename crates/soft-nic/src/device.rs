@@ -136,7 +136,9 @@ impl Device {
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let faults = device.faults.clone();
-        let port = Port::new(link, device.enabled.clone(), counters, events, faults);
+        // An adversary keeps payload back.
+        let whole = device.adversary.is_some();
+        let port = Port::new((link, whole), device.enabled.clone(), counters, events, faults);
         device.engines[0].control().attach(port);
         // Ranges that are set aside begin there.
         let first = FIRST_QPN + device.random() % (Qpn::MAX / 2);

@@ -6,6 +6,7 @@
 mod step;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -46,6 +47,9 @@ pub struct Progress {
     pub arrivals: u64,
     /// Acknowledgements that came and carry no data.
     pub acknowledgements: u64,
+    /// Whether the last of the arrivals does not end its message, or asks for part of a long READ: more are to come at
+    /// once.
+    pub under_way: bool,
     /// Whether some queue pair wants another step at once.
     pub more: bool,
     /// When a queue pair that waits is to be tried again, in the time of `now_ns`.
@@ -206,7 +210,7 @@ pub(crate) struct Workspace {
 /// The queue pairs of an engine, and lists of those that it looks at.
 pub(crate) struct Queues {
     pub(crate) slots: Vec<Option<Box<Requester>>>,
-    pub(crate) by_qpn: HashMap<u32, usize>,
+    pub(crate) by_qpn: HashMap<u32, usize, ByQpn>,
     pub(crate) uars: Vec<Uar>,
     arm_pages: Vec<ArmPage>,
     /// CQs that may hold news back.
@@ -223,6 +227,29 @@ pub(crate) struct Queues {
     pub(crate) visited: usize,
 }
 
+/// Queue pair numbers as hashes. The NIC has drawn those that are in the table; peers can only ask for others.
+type ByQpn = BuildHasherDefault<QpnHasher>;
+
+#[derive(Default)]
+pub(crate) struct QpnHasher(u64);
+
+impl Hasher for QpnHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        // Fibonacci hashing: a table looks at the upper bits as well as at the lower ones.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl Default for Workspace {
     fn default() -> Self {
         Self {
@@ -237,7 +264,7 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             slots: Vec::new(),
-            by_qpn: HashMap::new(),
+            by_qpn: HashMap::default(),
             uars: Vec::new(),
             arm_pages: Vec::new(),
             moderated: Vec::new(),

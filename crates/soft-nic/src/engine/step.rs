@@ -19,6 +19,8 @@ use bellpush_wire::roce::{Opcode, Operation};
 
 /// Every partition key that the one partition's matches, but for the membership bit on top.
 const PKEY_BASE: u16 = 0x7fff;
+/// Bytes of a READ that is perhaps a part of one, since long ones are asked for in parts.
+const LONG_READ: u32 = 32 << 10;
 /// Packets that there should be room for when a queue pair is visited.
 const VISIT_ROOM: usize = 64;
 
@@ -136,7 +138,12 @@ impl Queues {
             let opcode = arrived.packet.opcode();
             match opcode.operation() {
                 Operation::Acknowledge => cx.tally.acknowledgements += 1,
-                _ => cx.tally.arrivals += 1,
+                operation => {
+                    cx.tally.arrivals += 1;
+                    let asked = arrived.packet.headers.ext.reth.map_or(0, |reth| reth.bytes);
+                    let is_part = operation == Operation::ReadRequest && asked >= LONG_READ;
+                    cx.tally.under_way = is_part || !operation.position().ends();
+                }
             }
             if opcode == Opcode::CNP {
                 return device.counters.dropped(DropReason::Congestion);
@@ -269,7 +276,7 @@ fn count(tally: &Tally, live: &Live, progress: &mut Progress) {
     }
     (progress.wqes, progress.bytes, progress.errors) = (tally.wqes, tally.bytes, tally.errors);
     (progress.doorbells, progress.arrivals) = (tally.doorbells, tally.arrivals);
-    progress.acknowledgements = tally.acknowledgements;
+    (progress.acknowledgements, progress.under_way) = (tally.acknowledgements, tally.under_way);
 }
 
 /// Whether the packet link, if there is one, has room for a visit's packets.

@@ -10,6 +10,7 @@ mod capture;
 mod fault;
 mod joint;
 pub mod pcap;
+pub(crate) mod place;
 pub(crate) mod port;
 mod shm;
 mod udp;
@@ -21,6 +22,7 @@ pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub(crate) use fault::{Rng, units};
 pub use joint::{JointLink, Share, is_this_user};
+pub use place::{Apart, Built, InPlace, Room, Shared};
 pub use shm::{STALL_NS, ShmLink, ShmNet, ShmRest};
 pub use udp::{UdpLink, interface_name};
 
@@ -82,6 +84,38 @@ pub trait Link: Send {
     /// call may succeed.
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError>;
 
+    /// Whether it has packets built where they lie, and hands them out there: [`Link::build`] and
+    /// [`Link::recv_in_place`] are worth a call. A link that does something to packets of another says no: it
+    /// has to see them whole.
+    fn is_in_place(&self) -> bool {
+        false
+    }
+
+    /// Builds a packet to `to` right where the link's next one lies, and sends it: `fill` writes its
+    /// payload there, once at most, or says that it cannot. Only while no packet of a batch waits, or
+    /// it would overtake that. Whoever has built some calls [`Link::wake`] before it rests.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn build(
+        &mut self,
+        to: IpAddr,
+        fields: &Fields,
+        packet: Apart<'_>,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Result<Built, LinkError> {
+        let _ = (to, fields, packet, fill);
+        Ok(Built::Elsewhere)
+    }
+
+    /// Has those look who rest and whom packets were built for.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn wake(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
     /// Hands out at most `most` packets that have arrived, and returns how many.
     ///
     /// # Errors
@@ -92,6 +126,21 @@ pub trait Link: Send {
         most: usize,
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError>;
+
+    /// As [`Link::recv`], with long packets where they lie, if the link can.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn recv_in_place(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&InPlace<'_>),
+    ) -> Result<usize, LinkError> {
+        self.recv(now_ns, most, &mut |Received { envelope, bytes }| {
+            each(&InPlace { envelope, head: bytes, shared: None });
+        })
+    }
 
     /// The NIC's part of what processes at one address share; `None` of a link whose address is the
     /// NIC's alone.
@@ -239,6 +288,33 @@ impl Link for Box<dyn Link> {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
         (**self).recv(now_ns, most, each)
+    }
+
+    fn is_in_place(&self) -> bool {
+        (**self).is_in_place()
+    }
+
+    fn build(
+        &mut self,
+        to: IpAddr,
+        fields: &Fields,
+        packet: Apart<'_>,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Result<Built, LinkError> {
+        (**self).build(to, fields, packet, fill)
+    }
+
+    fn wake(&mut self) -> Result<(), LinkError> {
+        (**self).wake()
+    }
+
+    fn recv_in_place(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&InPlace<'_>),
+    ) -> Result<usize, LinkError> {
+        (**self).recv_in_place(now_ns, most, each)
     }
 
     fn share(&self) -> Option<Share> {

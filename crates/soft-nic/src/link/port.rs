@@ -5,25 +5,52 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{DropReason, Live};
-use crate::link::{Carries, Link, Notice, TxBatch};
+use crate::link::place::Payload;
+use crate::link::{Apart, Built, Carries, InPlace, Link, Notice, Room, TxBatch};
 use crate::objects::events::{Event, Events};
 use crate::script::ScriptedFaults;
 use bellpush_nic::NicError;
-use bellpush_wire::roce::{Addresses, Envelope, Fields, Headers, Packet, PacketError};
+use bellpush_wire::roce::{
+    Addresses, Envelope, Fields, Headers, ICRC_BYTES, MAX_HEADER_BYTES, MAX_PACKET_BYTES, Opcode,
+    Packet, PacketError,
+};
 
 /// Packets that wait for the link at most.
 const TX_PACKETS: usize = 256;
 /// Packets taken from the link in a step, so that the send side gets its turn.
 const RX_PACKETS: usize = 256;
+/// The same where they are taken where they lie: who sent them waits for acknowledgements, which the send side builds,
+/// when a quarter of a window is left to it at the latest.
+const RX_IN_PLACE: usize = 32;
 /// Between two looks at whether the link is up.
 const UP_NS: u64 = 5_000_000;
+
+/// Payload of so many bytes is worth a place of its own ([`Link::build`]).
+const IN_PLACE_FROM: usize = 512;
+
+/// A checked packet that came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming<'a> {
+    pub(crate) headers: &'a Headers,
+    /// A private copy, but of WRITEs, responses, and what follows the first packet of a SEND: nobody looks into
+    /// that.
+    pub(crate) payload: Payload<'a>,
+}
+
+impl Incoming<'_> {
+    /// Service and operation of the packet.
+    #[inline]
+    pub(crate) fn opcode(&self) -> Opcode {
+        self.headers.bth.opcode
+    }
+}
 
 /// A packet that came, and how.
 pub(crate) struct Arrived<'a> {
     pub(crate) envelope: &'a Envelope,
-    /// BTH to ICRC.
+    /// BTH to ICRC; no more than the headers where the payload is not private.
     pub(crate) bytes: &'a [u8],
-    pub(crate) packet: &'a Packet<'a>,
+    pub(crate) packet: &'a Incoming<'a>,
 }
 
 /// Where packets go, and what their IP and UDP headers are to say.
@@ -43,6 +70,10 @@ pub(crate) struct Port {
     /// Source ports that were taken, which only the link knows.
     taken: usize,
     icrc: bool,
+    /// Packets may be built, and payload taken, where the link has them.
+    in_place: bool,
+    /// A private copy of a packet.
+    copy: Box<[u8; MAX_PACKET_BYTES]>,
     /// Packets that leave together cost less.
     pub(crate) joins: bool,
     now_ns: u64,
@@ -62,8 +93,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// `whole`: somebody wants to see packets whole.
     pub(crate) fn new(
-        link: Box<dyn Link>,
+        (link, whole): (Box<dyn Link>, bool),
         enabled: Arc<AtomicBool>,
         counters: Arc<Live>,
         events: Arc<Events>,
@@ -76,6 +108,8 @@ impl Port {
             carries: link.carries(),
             taken: 0,
             icrc: link.has_icrc(),
+            in_place: !whole && link.is_in_place(),
+            copy: Box::new([0; MAX_PACKET_BYTES]),
             joins: link.joins(),
             link,
             now_ns: 0,
@@ -133,27 +167,71 @@ impl Port {
         route: &Route,
         headers: &Headers,
         payload_bytes: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+        fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some(addresses) = Addresses::new(self.address, route.to) else { return Ok(()) };
         let fields = match self.taken {
             0 => self.carries.of(&route.fields, self.src_port),
             _ => self.link.fields(&route.fields),
         };
-        let envelope = Envelope::new(addresses, self.src_port).with(&fields);
-        let (mut failed, mut bytes) = (None, 0);
-        self.tx.push_with(route.to, fields, |buf| {
-            let mut frame = headers.emit(payload_bytes, buf);
-            if let Err(error) = fill(frame.payload_mut()) {
-                failed = Some(error);
-                return None;
+        let (mut failed, mut fill) = (None, Some(fill));
+        let mut filled = |mut room: Room<'_>| {
+            let Some(fill) = fill.take() else { return false };
+            failed = fill(&mut room).err();
+            failed.is_none()
+        };
+        let to = Route { to: route.to, fields };
+        let bytes = match self.build(&to, headers, payload_bytes, &mut filled) {
+            Some(bytes) => bytes,
+            None => {
+                let envelope = Envelope::new(addresses, self.src_port).with(&fields);
+                let (icrc, mut bytes) = (self.icrc, 0);
+                self.tx.push_with(route.to, fields, |buf| {
+                    let mut frame = headers.emit(payload_bytes, buf);
+                    if !filled(Room::Bytes(frame.payload_mut())) {
+                        return None;
+                    }
+                    bytes = frame.finish(icrc.then_some(&envelope));
+                    Some(bytes)
+                });
+                bytes
             }
-            bytes = frame.finish(self.icrc.then_some(&envelope));
-            Some(bytes)
-        });
+        };
         self.built.0 += u64::from(failed.is_none());
         self.built.1 += bytes as u64;
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Builds a packet where the link has its next one, if it has. Its length, 0 without a packet.
+    fn build(
+        &mut self,
+        to: &Route,
+        headers: &Headers,
+        payload: usize,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Option<usize> {
+        if !self.in_place || payload < IN_PLACE_FROM || !self.up {
+            return None;
+        }
+        if !self.tx.is_empty() {
+            self.pass_on(); // what was built before goes before
+        }
+        if !self.tx.is_empty() {
+            return None;
+        }
+        let mut head = [0; MAX_HEADER_BYTES];
+        let (start, pad) = headers.emit_apart(payload, &mut head);
+        let tail = [0; 3 + ICRC_BYTES];
+        let packet = Apart { head: &head[..start], payload, tail: &tail[..pad + ICRC_BYTES] };
+        match self.link.build(to.to, &to.fields, packet, fill) {
+            Ok(Built::Yes) => Some(start + payload + pad + ICRC_BYTES),
+            Ok(Built::Failed) => Some(0),
+            Ok(Built::Elsewhere) => None,
+            Err(_) => {
+                Live::add(&self.counters.link_errors, 1);
+                None
+            }
+        }
     }
 
     /// Has packets that ask for a source port leave from it.
@@ -184,6 +262,14 @@ impl Port {
         let (packets, bytes) = std::mem::take(&mut self.built);
         Live::add(&self.counters.tx_packets, packets);
         Live::add(&self.counters.tx_bytes, bytes);
+        self.pass_on();
+        if packets > 0 && self.in_place && self.link.wake().is_err() {
+            Live::add(&self.counters.link_errors, 1);
+        }
+    }
+
+    /// Gives the link what it takes of the batch.
+    fn pass_on(&mut self) {
         while !self.tx.is_empty() {
             if !self.up {
                 self.tx.take(self.tx.len());
@@ -222,36 +308,65 @@ impl Port {
         if self.stopped {
             return 0;
         }
-        let (up, icrc, counters) = (self.up, self.icrc, &self.counters);
+        let Self { up, icrc, in_place, counters, copy, .. } = self;
         // Those that the link had for another process came as well, and are counted there.
         let (mut packets, mut bytes) = (0, 0);
-        let came = self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {
+        let mut take = |it: &InPlace<'_>| {
             packets += 1;
-            bytes += received.bytes.len() as u64;
-            if !up {
+            bytes += it.bytes() as u64;
+            if !*up {
                 return counters.dropped(DropReason::PortDown);
             }
-            let checked = match icrc {
-                true => Packet::check(received.bytes, &received.envelope),
-                false => Ok(()),
-            };
-            match checked.and_then(|()| Packet::parse(received.bytes)) {
-                Ok(packet) => each(&Arrived {
-                    envelope: &received.envelope,
-                    bytes: received.bytes,
-                    packet: &packet,
-                }),
-                Err(error) => counters.dropped(reason(&error)),
+            if *icrc && let Err(error) = Packet::check(it.head, it.envelope) {
+                return counters.dropped(reason(&error));
             }
-        });
+            let parsed = Headers::parse(it.head, it.bytes());
+            let (headers, payload) = match &parsed {
+                Ok((headers, at)) => (headers, at.clone()),
+                Err(error) => return counters.dropped(reason(error)),
+            };
+            let (whole, payload) = match it.shared {
+                None => (it.head, Payload::Bytes(&it.head[payload])),
+                Some(shared) if goes_unseen(headers.bth.opcode) => {
+                    (it.head, Payload::Shared(shared.part(payload)))
+                }
+                Some(shared) => {
+                    // The headers stay what was checked.
+                    let (head, rest) = copy[..shared.len()].split_at_mut(it.head.len());
+                    head.copy_from_slice(it.head);
+                    if shared.part(it.head.len()..shared.len()).read(rest).is_err() {
+                        return Live::add(&counters.link_errors, 1);
+                    }
+                    let whole = &copy[..shared.len()];
+                    (whole, Payload::Bytes(&whole[payload]))
+                }
+            };
+            let packet = Incoming { headers, payload };
+            each(&Arrived { envelope: it.envelope, bytes: whole, packet: &packet });
+        };
+        let came = match *in_place {
+            true => self.link.recv_in_place(self.now_ns, RX_IN_PLACE, &mut take),
+            false => self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {
+                let (envelope, head) = (&received.envelope, received.bytes);
+                take(&InPlace { envelope, head, shared: None });
+            }),
+        };
         let came = came.unwrap_or_else(|_| {
-            Live::add(&counters.link_errors, 1);
+            Live::add(&self.counters.link_errors, 1);
             0
         });
-        Live::add(&counters.rx_packets, packets);
-        Live::add(&counters.rx_bytes, bytes);
+        Live::add(&self.counters.rx_packets, packets);
+        Live::add(&self.counters.rx_bytes, bytes);
         came
     }
+}
+
+/// Whether the payload goes to its place without anybody's look at it. A SEND's first packet may begin with a header
+/// of tag matching, and of a datagram, which is one packet, a receive has the UDP header's checksum.
+fn goes_unseen(opcode: Opcode) -> bool {
+    let operation = opcode.operation();
+    let follows = operation.is_send() && !operation.position().starts();
+    operation.is_write() || operation.is_read_response() || follows
 }
 
 fn reason(error: &PacketError) -> DropReason {
@@ -264,3 +379,7 @@ fn reason(error: &PacketError) -> DropReason {
         PacketError::Icrc { .. } => DropReason::Icrc,
     }
 }
+
+#[cfg(test)]
+#[path = "port_tests.rs"]
+mod tests;

@@ -293,7 +293,7 @@ mod tests {
         }
 
         fn take(&self) -> Option<(u16, u64)> {
-            let mut receive = Receive::new();
+            let mut receive = Receive::default();
             let there = self.srq.take(&mut receive);
             there.then(|| (receive.counter, receive.entries()[0].addr.0))
         }

@@ -51,16 +51,18 @@ pub(crate) enum Name {
     Entry(u16),
 }
 
-impl Receive {
-    /// Without entries.
-    pub(crate) fn new() -> Self {
+/// Without entries.
+impl Default for Receive {
+    fn default() -> Self {
         let none = Sge { addr: Iova(0), lkey: INVALID_LKEY, bytes: 0 };
         Self { counter: 0, tag: None, entries: [none; MAX_RQ_SGES], count: 0 }
     }
+}
 
+impl Receive {
     /// The memory of a list's entry, which a message has matched.
     pub(crate) fn of_tag(buffer: Option<Sge>, tag: TagInfo) -> Self {
-        let mut receive = Self { tag: Some(tag), ..Self::new() };
+        let mut receive = Self { tag: Some(tag), ..Self::default() };
         if let Some(buffer) = buffer {
             (receive.entries[0], receive.count) = (buffer, 1);
         }
@@ -96,7 +98,7 @@ impl Receive {
 
 impl Receives {
     pub(crate) fn new() -> Self {
-        Self { ci: 0, alive: true, taken: Receive::new() }
+        Self { ci: 0, alive: true, taken: Receive::default() }
     }
 
     pub(crate) fn kill(&mut self) {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::counters::{DropReason, Live};
 use crate::link::Notice;
+use crate::link::place::Payload;
 use crate::link::port::{Arrived, Port, Route};
 use bellpush_nic::NicError;
 use bellpush_wire::cm::{GSI_QKEY, GSI_QPN, MAD_BYTES};
@@ -92,11 +93,8 @@ impl Gsi {
             let mut headers = Headers::new(Bth::new(opcode, Qpn(GSI_QPN), Psn::new(0)));
             headers.ext.deth = Some(Deth { qkey: GSI_QKEY, source: Qpn(GSI_QPN) });
             let route = Route { to, fields: Fields::default() };
-            let fill = |into: &mut [u8]| {
-                into.copy_from_slice(&mad);
-                Ok::<_, std::convert::Infallible>(())
-            };
-            let Ok(()) = port.send(&route, &headers, MAD_BYTES, fill);
+            // Private memory takes it, and nothing else is asked for so few bytes.
+            let _ = port.send(&route, &headers, MAD_BYTES, |into| into.put(0, &mad));
         }
         self.has.store(!waiting.is_empty(), Ordering::Relaxed);
     }
@@ -113,9 +111,13 @@ impl Gsi {
         if packet.headers.ext.deth.is_none_or(|deth| deth.qkey != GSI_QKEY) {
             return counters.dropped(DropReason::Qkey);
         }
-        match packet.payload.try_into() {
-            Ok(mad) => sink(arrived.envelope.addresses.src(), mad),
-            Err(_) => counters.dropped(DropReason::Length),
+        let mad = match packet.payload {
+            Payload::Bytes(bytes) => bytes.try_into().ok(),
+            Payload::Shared(_) => None,
+        };
+        match mad {
+            Some(mad) => sink(arrived.envelope.addresses.src(), mad),
+            None => counters.dropped(DropReason::Length),
         }
     }
 }

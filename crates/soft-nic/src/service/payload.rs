@@ -1,5 +1,7 @@
 //! Payload between the pieces of a WQE, or the entries of a receive, and packets.
 
+use crate::link::Room;
+use crate::link::place::Payload;
 use crate::objects::mr::{Regions, Right, Span, User};
 use crate::objects::qp::Qp;
 use crate::vendor::Vendor;
@@ -45,8 +47,8 @@ impl<'a> Domain<'a> {
     }
 
     /// Writes to a peer's range, from byte `start` of it on. All of it must be allowed.
-    pub(crate) fn put(self, to: Remote, start: usize, bytes: &[u8]) -> Result<(), Vendor> {
-        if let Some(adversary) = &self.regions.adversary
+    pub(crate) fn put(self, to: Remote, start: usize, bytes: Payload<'_>) -> Result<(), Vendor> {
+        if let (Some(adversary), Payload::Bytes(bytes)) = (&self.regions.adversary, bytes)
             && adversary.put(self, to, start, bytes)?
         {
             return Ok(());
@@ -55,19 +57,19 @@ impl<'a> Domain<'a> {
         self.regions.walk(self.user, to.key(), part, Right::RemoteWrite, &mut |span, n| {
             at += n;
             self.regions.land_under(span, n);
-            span.mem.write(span.offset, &bytes[at - n..at]).map_err(|_| Vendor::Dma)
+            bytes.part(at - n..at).write_to(span.mem, span.offset).map_err(|_| Vendor::Dma)
         })
     }
 
     /// Reads a peer's range, from byte `start` of it on. All of it must be allowed.
-    pub(crate) fn get(self, from: Remote, start: usize, into: &mut [u8]) -> Result<(), Vendor> {
+    pub(crate) fn get(self, from: Remote, start: usize, into: &mut Room<'_>) -> Result<(), Vendor> {
         if let Some(adversary) = &self.regions.adversary {
             adversary.land_of(self.user.qpn);
         }
         let (part, mut at) = (start..start + into.len(), 0);
         self.regions.walk(self.user, from.key(), part, Right::RemoteRead, &mut |span, n| {
             at += n;
-            span.mem.read(span.offset, &mut into[at - n..at]).map_err(|_| Vendor::Dma)
+            into.read((at - n, n), span.mem, span.offset).map_err(|_| Vendor::Dma)
         })
     }
 
@@ -159,17 +161,14 @@ impl<'a> Domain<'a> {
         self,
         pieces: impl Iterator<Item = Piece<'p>>,
         skip: usize,
-        into: &mut [u8],
+        into: &mut Room<'_>,
     ) -> Result<(), Vendor> {
         self.sources(pieces, (skip, into.len()), |source, at| {
-            let into = &mut into[at..at + source.bytes()];
-            match source {
-                Source::Bytes(bytes) => into.copy_from_slice(bytes),
-                Source::Memory(span, _) => {
-                    span.mem.read(span.offset, into).map_err(|_| Vendor::Dma)?;
-                }
-            }
-            Ok(())
+            let done = match source {
+                Source::Bytes(bytes) => into.put(at, bytes),
+                Source::Memory(span, n) => into.read((at, n), span.mem, span.offset),
+            };
+            done.map_err(|_| Vendor::Dma)
         })
     }
 
@@ -178,10 +177,10 @@ impl<'a> Domain<'a> {
         self,
         entries: impl Iterator<Item = Sge>,
         skip: usize,
-        from: &[u8],
+        from: Payload<'_>,
     ) -> Result<(), Vendor> {
         self.places(entries, (skip, from.len()), |span, n, at| {
-            span.mem.write(span.offset, &from[at..at + n]).map_err(|_| Vendor::Dma)
+            from.part(at..at + n).write_to(span.mem, span.offset).map_err(|_| Vendor::Dma)
         })
     }
 }

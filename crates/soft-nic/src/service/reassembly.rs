@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 
 use crate::counters::Live;
+use crate::link::place::Payload;
+use crate::link::port::Incoming;
 use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
 use crate::queue::recv::{self, Receive};
@@ -15,7 +17,7 @@ use crate::service::rendezvous::{self, Place, Rendezvous};
 use crate::vendor::Vendor;
 use bellpush_nic::Mtu;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use bellpush_wire::roce::{Operation, Packet, Position, Reth};
+use bellpush_wire::roce::{Operation, Position, Reth};
 use bellpush_wire::tm::{TMH_BYTES, TagInfo, Tmh, Told};
 use bellpush_wire::wqe::MAX_MESSAGE_BYTES;
 use bellpush_wire::{Iova, Rkey};
@@ -24,8 +26,10 @@ use bellpush_wire::{Iova, Rkey};
 #[derive(Default)]
 pub(crate) struct Reassembly {
     message: Message,
-    /// The receive of a SEND that has begun. When the SEND is given up, the next message's.
-    receive: Option<Receive>,
+    /// The receive that was taken last. It stays in its place from packet to packet, as it is long.
+    receive: Receive,
+    /// Whether it is that of a SEND that has begun. When the SEND is given up, it is the next message's.
+    held: bool,
     /// Rendezvous that have matched, for the requester.
     rendezvous: VecDeque<Rendezvous>,
 }
@@ -66,7 +70,7 @@ impl Reassembly {
         &mut self,
         qp: &Qp,
         domain: Domain<'_>,
-        packet: &Packet<'_>,
+        packet: &Incoming<'_>,
         mtu: Mtu,
     ) -> Result<bool, Refused> {
         let operation = packet.opcode().operation();
@@ -92,12 +96,14 @@ impl Reassembly {
 
     /// Takes over the receive that another has taken and not completed.
     pub(crate) fn inherit(&mut self, before: &mut Self) {
-        self.receive = before.receive.take();
+        if std::mem::take(&mut before.held) {
+            (self.receive, self.held) = (before.receive.clone(), true);
+        }
     }
 
     /// Whether a receive was taken and is not complete.
     pub(crate) fn holds_receive(&self) -> bool {
-        self.receive.is_some()
+        self.held
     }
 
     /// The rendezvous that have matched since it was asked last.
@@ -105,19 +111,16 @@ impl Reassembly {
         self.rendezvous.drain(..)
     }
 
-    /// The receive of a SEND; `None` for a rendezvous, whose payload comes otherwise.
-    fn take_for(
-        &mut self,
-        qp: &Qp,
-        packet: &Packet<'_>,
-        mtu: Mtu,
-    ) -> Result<Option<Receive>, Refused> {
+    /// Takes the receive of a SEND; false for a rendezvous, whose payload comes otherwise.
+    fn take_for(&mut self, qp: &Qp, packet: &Incoming<'_>, mtu: Mtu) -> Result<bool, Refused> {
         let at = packet.opcode().operation().position();
-        if self.receive.is_some() || !at.starts() {
-            return self.take(qp).map(Some);
-        }
-        let receive = match rendezvous::place(qp, (at, packet.payload), mtu)? {
-            None => return self.take(qp).map(Some),
+        // A SEND's first packet is private.
+        let (false, true, Payload::Bytes(message)) = (self.held, at.starts(), packet.payload)
+        else {
+            return self.take(qp).map(|()| true);
+        };
+        let receive = match rendezvous::place(qp, (at, message), mtu)? {
+            None => return self.take(qp).map(|()| true),
             Some(Place::Receive(receive)) => Some(receive),
             Some(Place::Rendezvous(rendezvous)) => {
                 self.rendezvous.push_back(rendezvous);
@@ -130,28 +133,31 @@ impl Reassembly {
                 receive.tag.filter(|tag| tag.told == Told::Expected).map(|tag| tag.index)
             }
         };
-        if let (Some(index), Some(tmh)) = (consumed, Tmh::parse(packet.payload)) {
+        if let (Some(index), Some(tmh)) = (consumed, Tmh::parse(message)) {
             let tag = Some(TagInfo::message(Told::Consumed, index, tmh.bytes));
             let cqe = Cqe { opcode: CqeOpcode::NoPacket, tag, ..Cqe::requester(qp.qpn, 0, 0, 0) };
             // A CQ that is full moves the queue pair to ERR.
             qp.complete_receive(&cqe);
         }
-        Ok(receive)
+        let is_there = receive.is_some();
+        receive.into_iter().for_each(|receive| self.receive = receive);
+        Ok(is_there)
     }
 
-    fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
-        if let Some(receive) = self.receive.take() {
+    fn take(&mut self, qp: &Qp) -> Result<(), Refused> {
+        if std::mem::take(&mut self.held) {
             qp.let_receive_go();
-            return Ok(receive);
+            return Ok(());
         }
-        qp.receives().take(qp).cloned().ok_or(Refused::NotReady)
+        self.receive.clone_from(qp.receives().take(qp).ok_or(Refused::NotReady)?);
+        Ok(())
     }
 
     fn send(
         &mut self,
         qp: &Qp,
         domain: Domain<'_>,
-        packet: &Packet<'_>,
+        packet: &Incoming<'_>,
         mtu: Mtu,
     ) -> Result<(), Refused> {
         let operation = packet.opcode().operation();
@@ -165,13 +171,14 @@ impl Reassembly {
             Message::Send { offset } => offset,
             _ => 0,
         };
-        let Some(receive) = self.take_for(qp, packet, mtu)? else {
+        if !self.take_for(qp, packet, mtu)? {
             return invalidated.map_or(Ok(()), |key| invalidate(domain, key));
-        };
+        }
+        let receive = &self.receive;
         // Of a message that has matched the header is left out.
         let begins = operation.position().starts();
         let skip = if begins { rendezvous::header_bytes(receive.tag.as_ref()) } else { 0 };
-        let payload = &packet.payload[skip..];
+        let payload = packet.payload.part(skip..packet.payload.len());
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
         // No message is longer, whatever the entries hold: a CQE counts its bytes in 32 bits.
         let room = room.min(MAX_MESSAGE_BYTES.into());
@@ -204,10 +211,10 @@ impl Reassembly {
                 (None, Some(_)) => CqeOpcode::RespSendInv,
                 (None, None) => CqeOpcode::RespSend,
             };
-            return deliver(qp, opcode, &receive, end as u32, packet);
+            return deliver(qp, opcode, receive, end as u32, packet);
         }
         self.message = Message::Send { offset: end };
-        self.receive = Some(receive);
+        self.held = true;
         qp.hold_receive();
         Ok(())
     }
@@ -216,7 +223,7 @@ impl Reassembly {
         &mut self,
         qp: &Qp,
         domain: Domain<'_>,
-        packet: &Packet<'_>,
+        packet: &Incoming<'_>,
         operation: Operation,
     ) -> Result<(), Refused> {
         let (to, offset) = match self.message {
@@ -234,7 +241,8 @@ impl Reassembly {
         }
         // The receive first: without one, nothing of the packet is taken.
         let with_imm = packet.headers.ext.imm.is_some();
-        let receive = with_imm.then(|| self.take(qp)).transpose()?;
+        with_imm.then(|| self.take(qp)).transpose()?;
+        let receive = with_imm.then_some(&self.receive);
         let moving = receive.as_ref().map(|r| recv::Moving { qp, taken: r.name() });
         let moved = put(domain, to, offset, packet.payload);
         drop(moving);
@@ -245,7 +253,7 @@ impl Reassembly {
             return Err(Refused::Request(Syndrome::RemoteAccess, vendor));
         }
         if let Some(receive) = receive {
-            deliver(qp, CqeOpcode::RespWrImm, &receive, to.bytes, packet)?;
+            deliver(qp, CqeOpcode::RespWrImm, receive, to.bytes, packet)?;
         }
         self.message = Message::Write { to, offset: offset + bytes };
         Ok(())
@@ -264,16 +272,16 @@ impl Reassembly {
     /// Completes the receive that it holds, of a queue pair in ERR.
     pub(crate) fn flush(&mut self, qp: &Qp) {
         self.abandon();
-        if let Some(receive) = self.receive.take() {
-            recv::flush(qp, receive.name());
+        if std::mem::take(&mut self.held) {
+            recv::flush(qp, self.receive.name());
             qp.let_receive_go();
         }
     }
 
     /// The queue pair goes, or to RESET.
     pub(crate) fn lose(&mut self, qp: &Qp) {
-        if let Some(receive) = self.receive.take() {
-            recv::lose(qp, receive.name());
+        if std::mem::take(&mut self.held) {
+            recv::lose(qp, self.receive.name());
         }
     }
 }
@@ -294,7 +302,7 @@ fn check_length(at: Position, bytes: usize, mtu: Mtu) -> Result<(), Refused> {
     if right { Ok(()) } else { Err(invalid(Vendor::Length)) }
 }
 
-fn begin_write(qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<Reth, Refused> {
+fn begin_write(qp: &Qp, domain: Domain<'_>, packet: &Incoming<'_>) -> Result<Reth, Refused> {
     let to = packet.headers.ext.reth.ok_or(invalid(Vendor::Sequence))?;
     reach(qp, domain, (to.rkey, to.addr), to.bytes, Right::RemoteWrite)?;
     Ok(to)
@@ -318,8 +326,8 @@ pub(crate) fn reach(
     Ok(())
 }
 
-fn put(domain: Domain<'_>, to: Reth, offset: u32, bytes: &[u8]) -> Result<(), Vendor> {
-    if bytes.is_empty() {
+fn put(domain: Domain<'_>, to: Reth, offset: u32, bytes: Payload<'_>) -> Result<(), Vendor> {
+    if bytes.len() == 0 {
         return Ok(());
     }
     // Again for each packet: the region may have gone since the first.
@@ -337,7 +345,7 @@ fn deliver(
     opcode: CqeOpcode,
     receive: &Receive,
     bytes: u32,
-    packet: &Packet<'_>,
+    packet: &Incoming<'_>,
 ) -> Result<(), Refused> {
     // That a message has matched was told with its header before, if its payload comes later.
     let tag = receive.tag.map(|tag| match tag.told {

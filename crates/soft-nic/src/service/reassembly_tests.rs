@@ -42,7 +42,7 @@ fn no_send_is_longer_than_a_message_whatever_its_receive_holds() {
         host.rq.post(&[entry; 4]).unwrap();
         let operation = Operation::send(Position::Last, Tail::Plain);
         let bth = Bth::new(Opcode::new(Service::Rc, operation), qp.qpn, Psn::new(0));
-        let packet = Packet { headers: Headers::new(bth), payload: &[1] };
+        let packet = Incoming { headers: &Headers::new(bth), payload: Payload::Bytes(&[1]) };
         let message = Message::Send { offset: offset as usize };
         let mut reassembly = Reassembly { message, ..Reassembly::default() };
         let regions = nic.device.mrs.read();
@@ -81,7 +81,7 @@ fn a_receive_is_complete_whose_message_finds_its_key_invalidated() {
     let bth = Bth::new(Opcode::new(Service::Rc, operation), qp.qpn, Psn::new(0));
     let mut headers = Headers::new(bth);
     headers.ext.ieth = Some(key);
-    let packet = Packet { headers, payload: &[1] };
+    let packet = Incoming { headers: &headers, payload: Payload::Bytes(&[1]) };
     let (mut reassembly, mtu) = (Reassembly::default(), Mtu::new(256).unwrap());
     let regions = mrs.read();
     let refused = reassembly.accept(&qp, Domain::of(&qp, &regions), &packet, mtu);

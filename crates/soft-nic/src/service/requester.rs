@@ -64,6 +64,8 @@ pub(crate) struct Tally {
     pub(crate) doorbells: u64,
     pub(crate) arrivals: u64,
     pub(crate) acknowledgements: u64,
+    /// The last of the arrivals does not end its message.
+    pub(crate) under_way: bool,
 }
 
 /// Whether a queue pair wants another visit.

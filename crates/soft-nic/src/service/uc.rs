@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 
 use crate::counters::DropReason;
+use crate::link::port::Incoming;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
@@ -21,7 +22,6 @@ use crate::vendor::Vendor;
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Psn;
 use bellpush_wire::cqe::Syndrome as Cause;
-use bellpush_wire::roce::Packet;
 use bellpush_wire::wqe::{Opcode, Wqe};
 
 /// Packets of a visit, so that no queue pair starves the others.
@@ -71,7 +71,7 @@ impl Uc {
         (self.message.iter().len(), self.message.as_ref())
     }
 
-    pub(crate) fn on_packet(&mut self, sq: &SendQueue, domain: Domain<'_>, packet: &Packet<'_>) {
+    pub(crate) fn on_packet(&mut self, sq: &SendQueue, domain: Domain<'_>, packet: &Incoming<'_>) {
         let qp = &*sq.qp;
         let psn = packet.headers.bth.psn;
         let starts = packet.opcode().operation().position().starts();
@@ -101,7 +101,7 @@ impl Uc {
 
     /// Has it in the trace how a message comes.
     #[inline]
-    fn trace_message(&mut self, qp: &Qp, packet: &Packet<'_>, ended: bool) {
+    fn trace_message(&mut self, qp: &Qp, packet: &Incoming<'_>, ended: bool) {
         let Some(trace) = qp.events.trace() else { return };
         let psn = packet.headers.bth.psn;
         if packet.opcode().operation().position().starts() {

@@ -4,6 +4,7 @@
 //! 20 bytes of zeros and the IPv4 header.
 
 use crate::counters::{DropReason, Live};
+use crate::link::place::Payload;
 use crate::link::port::{Arrived, Port, Route};
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
@@ -71,7 +72,7 @@ impl Ud {
         let moved = match bytes as u64 <= room {
             false => Err((Cause::LocalLength, Vendor::Length)),
             true => domain
-                .scatter(entries(), 0, &grh(arrived))
+                .scatter(entries(), 0, Payload::Bytes(&grh(arrived)))
                 .and_then(|()| domain.scatter(entries(), GRH_BYTES, packet.payload))
                 .map_err(|vendor| (Cause::LocalProt, vendor)),
         };

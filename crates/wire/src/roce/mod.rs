@@ -39,5 +39,7 @@ pub const BTH_BYTES: usize = 12;
 pub const ICRC_BYTES: usize = 4;
 /// Largest path MTU: payload bytes of one packet (InfiniBand vol. 1, 9.6.1).
 pub const MAX_PATH_MTU: usize = 4096;
+/// Most bytes of BTH and extension headers: a masked compare-and-swap of DC.
+pub const MAX_HEADER_BYTES: usize = BTH_BYTES + 20 + 28 + 20;
 /// Longest packet: a WRITE ONLY of DC with immediate data and a payload of [`MAX_PATH_MTU`].
 pub const MAX_PACKET_BYTES: usize = BTH_BYTES + 20 + 16 + 4 + MAX_PATH_MTU + ICRC_BYTES;

@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 use std::fmt;
+use std::ops::Range;
 
 use super::headers::{AtomicWire, BthWire, DcethWire, DethWire, MasksWire, RethWire};
 use super::{
@@ -135,16 +136,28 @@ impl Headers {
     /// follows from the payload: the one in `bth` is ignored.
     ///
     /// # Panics
-    /// When the extensions do not match the opcode, when the opcode takes no payload, or when `buf`
-    /// is too short. [`super::MAX_PACKET_BYTES`] always suffice.
+    /// As [`Headers::emit_apart`].
     #[inline]
     pub fn emit<'a>(&self, payload_bytes: usize, buf: &'a mut [u8]) -> Frame<'a> {
+        let (start, pad) = self.emit_apart(payload_bytes, buf);
+        let end = start + payload_bytes + pad;
+        let buf = &mut buf[..end + ICRC_BYTES];
+        buf[end - pad..end].fill(0);
+        Frame { buf, payload: start..end - pad }
+    }
+
+    /// Writes the headers of a packet with `payload_bytes` of payload to `buf`, for payload that lies
+    /// elsewhere. Returns their bytes, and those of the pad that follows the payload.
+    ///
+    /// # Panics
+    /// When the extensions do not match the opcode, when the opcode takes no payload, or when `buf`
+    /// is too short. [`super::MAX_HEADER_BYTES`] always suffice for the headers, [`super::MAX_PACKET_BYTES`] for a packet.
+    #[inline]
+    pub fn emit_apart(&self, payload_bytes: usize, buf: &mut [u8]) -> (usize, usize) {
         let opcode = self.bth.opcode;
         assert!(payload_bytes == 0 || opcode.operation().has_payload(), "{opcode:?} with payload");
         let pad = payload_bytes.wrapping_neg() & 3;
         let start = self.bytes();
-        let end = start + payload_bytes + pad;
-        let buf = &mut buf[..end + ICRC_BYTES];
         let mut out = Writer { rest: &mut buf[..start] };
         out.put(&Bth { pad: pad as u8, ..self.bth }.emit());
         let (set, ext) = (opcode.extensions(), &self.ext);
@@ -159,8 +172,50 @@ impl Headers {
         out.optional(set.imm, ext.imm.map(Be32::new));
         out.optional(set.ieth, ext.ieth.map(|key| Be32::new(key.0)));
         out.optional(set.cnp, set.cnp.then_some([0u8; 16]));
-        buf[end - pad..end].fill(0);
-        Frame { buf, payload: start..end - pad }
+        (start, pad)
+    }
+
+    /// Parses the headers of a packet of `bytes` bytes, ICRC included, that begins with `head`: the
+    /// whole packet, or at least [`super::MAX_HEADER_BYTES`]. Returns them, and where the payload lies, without
+    /// its pad.
+    ///
+    /// # Errors
+    /// All of [`PacketError`] but [`PacketError::Icrc`]; [`PacketError::Short`] also for a head that has
+    /// not all headers.
+    #[inline]
+    pub fn parse(head: &[u8], bytes: usize) -> Result<(Self, Range<usize>), PacketError> {
+        let short = |need| PacketError::Short { bytes, need };
+        let Some((bth, rest)) = head.split_first_chunk::<BTH_BYTES>() else {
+            return Err(short(BTH_BYTES + ICRC_BYTES));
+        };
+        let bth = Bth::parse(bytemuck::cast_ref::<_, BthWire>(bth))?;
+        let set = bth.opcode.extensions();
+        let start = BTH_BYTES + set.bytes();
+        if bytes < start + ICRC_BYTES || rest.len() < set.bytes() {
+            return Err(short(start + ICRC_BYTES));
+        }
+        let mut at = Reader { rest };
+        let ext = Extensions {
+            srqn: set.xrc.then(|| at.take::<Be32>().get() & SRQN),
+            dc: set.dc.then(|| at.take::<DcethWire>().into()),
+            deth: set.deth.then(|| at.take::<DethWire>().into()),
+            reth: set.reth.then(|| at.take::<RethWire>().into()),
+            atomic: set.atomic.then(|| at.take::<AtomicWire>().into()),
+            masks: set.masks.then(|| at.take::<MasksWire>().into()),
+            aeth: set.aeth.then(|| Aeth::parse(*at.take())).transpose()?,
+            atomic_ack: set.atomic_ack.then(|| at.take::<Be64>().get()),
+            imm: set.imm.then(|| at.take::<Be32>().get()),
+            ieth: set.ieth.then(|| Rkey(at.take::<Be32>().get())),
+        };
+        let padded = bytes - ICRC_BYTES - start;
+        let payload = padded.wrapping_sub(usize::from(bth.pad));
+        if !padded.is_multiple_of(4) || payload > padded {
+            return Err(PacketError::Pad { pad: bth.pad, bytes: padded });
+        }
+        if payload > if bth.opcode.operation().has_payload() { MAX_PATH_MTU } else { 0 } {
+            return Err(PacketError::Payload { opcode: bth.opcode.code(), bytes: payload });
+        }
+        Ok((Self { bth, ext }, start..start + payload))
     }
 }
 
@@ -189,7 +244,7 @@ impl Writer<'_> {
 #[derive(Debug)]
 pub struct Frame<'a> {
     buf: &'a mut [u8],
-    payload: std::ops::Range<usize>,
+    payload: Range<usize>,
 }
 
 impl Frame<'_> {
@@ -225,38 +280,8 @@ impl<'a> Packet<'a> {
     /// All of [`PacketError`] but [`PacketError::Icrc`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
-        let short = |need| PacketError::Short { bytes: bytes.len(), need };
-        let Some((bth, rest)) = bytes.split_first_chunk::<BTH_BYTES>() else {
-            return Err(short(BTH_BYTES + ICRC_BYTES));
-        };
-        let bth = Bth::parse(bytemuck::cast_ref::<_, BthWire>(bth))?;
-        let set = bth.opcode.extensions();
-        let need = set.bytes() + ICRC_BYTES;
-        if rest.len() < need {
-            return Err(short(BTH_BYTES + need));
-        }
-        let mut at = Reader { rest };
-        let ext = Extensions {
-            srqn: set.xrc.then(|| at.take::<Be32>().get() & SRQN),
-            dc: set.dc.then(|| at.take::<DcethWire>().into()),
-            deth: set.deth.then(|| at.take::<DethWire>().into()),
-            reth: set.reth.then(|| at.take::<RethWire>().into()),
-            atomic: set.atomic.then(|| at.take::<AtomicWire>().into()),
-            masks: set.masks.then(|| at.take::<MasksWire>().into()),
-            aeth: set.aeth.then(|| Aeth::parse(*at.take())).transpose()?,
-            atomic_ack: set.atomic_ack.then(|| at.take::<Be64>().get()),
-            imm: set.imm.then(|| at.take::<Be32>().get()),
-            ieth: set.ieth.then(|| Rkey(at.take::<Be32>().get())),
-        };
-        let padded = &rest[set.bytes()..rest.len() - ICRC_BYTES];
-        let bytes = padded.len().wrapping_sub(usize::from(bth.pad));
-        if !padded.len().is_multiple_of(4) || bytes > padded.len() {
-            return Err(PacketError::Pad { pad: bth.pad, bytes: padded.len() });
-        }
-        if bytes > if bth.opcode.operation().has_payload() { MAX_PATH_MTU } else { 0 } {
-            return Err(PacketError::Payload { opcode: bth.opcode.code(), bytes });
-        }
-        Ok(Self { headers: Headers { bth, ext }, payload: &padded[..bytes] })
+        let (headers, payload) = Headers::parse(bytes, bytes.len())?;
+        Ok(Self { headers, payload: &bytes[payload] })
     }
 
     /// Checks the ICRC of UDP's payload.

@@ -1,5 +1,6 @@
 use super::super::{
-    Addresses, MAX_PACKET_BYTES, NakCode, Operation, Position, Service, Syndrome, Tail,
+    Addresses, MAX_HEADER_BYTES, MAX_PACKET_BYTES, NakCode, Operation, Position, Service, Syndrome,
+    Tail,
 };
 use super::*;
 use crate::{Iova, Psn, Qpn};
@@ -74,6 +75,12 @@ fn the_longest_packet_fits_and_a_longer_one_is_refused() {
     packet.extend([0; 4]);
     let error = PacketError::Payload { opcode: 0xeb, bytes: MAX_PATH_MTU + 4 };
     assert_eq!(Packet::parse(&packet), Err(error));
+}
+
+#[test]
+fn the_longest_headers_are_as_long_as_is_said() {
+    let most = Opcode::all().map(|opcode| BTH_BYTES + opcode.extensions().bytes()).max();
+    assert_eq!(most, Some(MAX_HEADER_BYTES));
 }
 
 #[test]
@@ -152,6 +159,34 @@ proptest! {
         let bit = index.index(bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
         prop_assert_eq!(Packet::check(&bytes, &envelope()).is_ok(), bit / 8 == 4);
+    }
+
+    /// What is said of a packet by its beginning is what all of it says, whoever changes the rest; and the payload lies
+    /// in it, behind what was looked at and before pad and ICRC.
+    #[test]
+    fn headers_are_checked_without_the_payload(
+        index in any::<prop::sample::Index>(),
+        seed in any::<u64>(),
+        (code, second) in any::<(Option<u8>, Option<u8>)>(),
+        bytes in 0..MAX_PACKET_BYTES + 9,
+        cut in 0..MAX_HEADER_BYTES + 9,
+    ) {
+        let opcodes: Vec<Opcode> = Opcode::all().collect();
+        let mut whole = vec![0xa5; bytes.max(MAX_HEADER_BYTES)];
+        headers(opcodes[index.index(opcodes.len())], seed).emit_apart(0, &mut whole);
+        whole[0] = code.unwrap_or(whole[0]);
+        whole[1] = second.unwrap_or(whole[1]);
+        whole.truncate(bytes);
+        let said = Headers::parse(&whole[..bytes.min(MAX_HEADER_BYTES)], bytes);
+        let all = Packet::parse(&whole);
+        prop_assert_eq!(said.clone().map(|(headers, _)| headers), all.map(|it| it.headers));
+        if let (Ok((headers, at)), Ok(all)) = (said, all) {
+            prop_assert_eq!(at.start, headers.bytes());
+            prop_assert_eq!(at.end + usize::from(headers.bth.pad) + ICRC_BYTES, bytes);
+            prop_assert_eq!(all.payload, &whole[at]);
+        }
+        // A head of any length is read no further than it goes.
+        let _ = Headers::parse(&whole[..cut.min(bytes)], bytes);
     }
 
     #[test]

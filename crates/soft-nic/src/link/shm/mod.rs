@@ -29,15 +29,24 @@ pub use rest::ShmRest;
 use self::lock::TableLock;
 use self::net::Net;
 use self::rest::Bell;
-use self::ring::{Consumer, Ends, Popped, Producer, SLOTS};
+use self::ring::{Consumer, Ends, Next, Producer, SLOTS};
 use self::table::{PORTS, Port};
-use super::{Carries, Link, LinkCounters, LinkError, Received, TxBatch};
+use super::{
+    Apart, Built, Carries, InPlace, Link, LinkCounters, LinkError, Received, Room, TxBatch,
+};
+use bellpush_mem::MemError;
 use bellpush_mem::hidden::Hidden;
-use bellpush_wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
+use bellpush_wire::roce::{
+    Addresses, Envelope, Fields, MAX_HEADER_BYTES, MAX_PACKET_BYTES, ROCE_PORT,
+};
 
 /// How long a full ring holds up what is sent to it: longer than a process waits for a core on a
 /// busy machine, because what is lost costs more time than that.
 pub const STALL_NS: u64 = 100_000_000;
+/// What is copied out of a packet that is handed out where it lies. One that is no longer is copied out whole.
+const HEAD_BYTES: usize = 104;
+const _: () = assert!(HEAD_BYTES >= MAX_HEADER_BYTES);
+
 /// A NIC's end of a shared-memory link.
 pub struct ShmLink {
     net: Arc<Net>,
@@ -62,6 +71,8 @@ struct Peer {
     previous: Option<Port>,
     tx: Producer,
     rx: Consumer,
+    /// How packets come that say so of their ends ([`Ends::of`]), as the last ones did.
+    known: Option<([u64; 2], Envelope)>,
     /// Since when its ring has been full.
     full_since: Option<u64>,
     bell: Bell,
@@ -94,8 +105,15 @@ impl ShmLink {
         Ok(ShmRest::new(self.net.clone(), self.port)?)
     }
 
+    /// Who is there with an address.
+    #[inline]
+    fn peer(&mut self, addr: IpAddr) -> Option<&mut Peer> {
+        let is_it = |peer: &&mut Peer| peer.is_there && peer.holder.addr == addr;
+        self.peers.iter_mut().flatten().find(is_it)
+    }
+
     /// Ends the rest of the engines that packets were published for.
-    fn wake(&mut self) -> Result<(), LinkError> {
+    fn wake_all(&mut self) -> Result<(), LinkError> {
         let mut published = false;
         for peer in self.peers.iter_mut().flatten().filter(|peer| peer.is_to_wake) {
             if !published {
@@ -106,6 +124,58 @@ impl ShmLink {
             peer.bell.ring()?;
         }
         Ok(())
+    }
+
+    /// Hands packets out: whole copies of those that are no longer than `whole`, the others where they lie.
+    fn take(
+        &mut self,
+        most: usize,
+        whole: usize,
+        each: &mut dyn FnMut(&InPlace<'_>),
+    ) -> Result<usize, LinkError> {
+        self.look()?;
+        // Those that are dropped count as well: a peer that writes all the time must not keep the
+        // engine here.
+        let (mut looked_at, mut count) = (0, 0);
+        // From where the last call stopped, so that a busy peer does not starve the others.
+        for port in (0..PORTS).map(|i| (self.turn + i) % PORTS) {
+            let Some(peer) = &mut self.peers[port] else { continue };
+            while looked_at < most {
+                let Some(Next { bytes, ends }) = peer.rx.next()? else { break };
+                looked_at += 1;
+                if peer.known.is_none_or(|(known, _)| known != ends) {
+                    let (table, me) = (&self.net.table, &self.me);
+                    peer.known = peer.envelope(ends, me, || table.port(port))?;
+                }
+                let (Some(bytes), Some((_, envelope))) = (bytes, &peer.known) else {
+                    self.counters.rx_dropped += 1;
+                    peer.rx.pass()?;
+                    continue;
+                };
+                self.counters.rx_packets += 1;
+                self.counters.rx_bytes += bytes as u64;
+                count += 1;
+                // The length is ours from here on, the bytes are what they are when they are copied.
+                let all = peer.rx.lying(bytes);
+                if bytes <= whole {
+                    let head = &mut self.packet[..bytes];
+                    all.read(head)?;
+                    each(&InPlace { envelope, head, shared: None });
+                } else {
+                    let head: [u64; HEAD_BYTES / 8] = all.words()?;
+                    peer.rx.prefetch(); // a stream of packets, and this one takes a while
+                    let head = bytemuck::bytes_of(&head);
+                    each(&InPlace { envelope, head, shared: Some(all) });
+                }
+                peer.rx.pass()?;
+            }
+            peer.rx.release()?;
+            if looked_at == most {
+                self.turn = (port + 1) % PORTS;
+                break;
+            }
+        }
+        Ok(count)
     }
 
     /// Copies the table out if it has changed.
@@ -134,6 +204,7 @@ impl ShmLink {
                         holder,
                         is_there: true,
                         previous: None,
+                        known: None,
                         tx,
                         rx,
                         full_since: None,
@@ -159,14 +230,39 @@ impl Peer {
         self.is_there = true;
         if self.holder != holder {
             self.previous = Some(self.holder);
-            (self.holder, self.full_since) = (holder, None);
+            (self.holder, self.full_since, self.known) = (holder, None, None);
         }
+    }
+
+    /// How a packet comes that says so of its ends; `None` if it is not for whom it reaches, or nobody sent it. `now`
+    /// says who has the port by now.
+    #[inline(never)]
+    fn envelope(
+        &mut self,
+        lying: [u64; 2],
+        me: &Port,
+        now: impl FnOnce() -> Result<Option<Port>, MemError>,
+    ) -> Result<Option<([u64; 2], Envelope)>, LinkError> {
+        let ends = Ends::of(lying);
+        let mut from = self.source(ends.from);
+        if from.is_none()
+            && let Some(now) = now()?
+        {
+            self.is_now(now); // it came after we had looked at the table
+            from = self.source(ends.from);
+        }
+        let addresses = from.and_then(|from| Addresses::new(from, me.addr));
+        let addresses = addresses.filter(|_| ends.to == me.epoch);
+        let envelope = |it| Envelope::new(it, ROCE_PORT).with(&ends.fields);
+        Ok(addresses.map(|it| (lying, envelope(it))))
     }
 
     /// The address of who sent a packet.
     fn source(&self, epoch: u32) -> Option<IpAddr> {
-        let all = [Some(self.holder), self.previous];
-        all.into_iter().flatten().find(|port| port.epoch == epoch).map(|port| port.addr)
+        if self.holder.epoch == epoch {
+            return Some(self.holder.addr);
+        }
+        self.previous.filter(|port| port.epoch == epoch).map(|port| port.addr)
     }
 
     fn send(&mut self, now_ns: u64, bytes: &[u8], ends: Ends) -> Result<Sent, LinkError> {
@@ -205,11 +301,10 @@ impl Link for ShmLink {
         self.look()?;
         let mut taken = 0;
         for packet in batch.iter() {
-            let is_it = |peer: &&mut Peer| peer.is_there && peer.holder.addr == packet.to;
-            let peer = self.peers.iter_mut().flatten().find(is_it);
-            let sent = match peer {
+            let from = self.me.epoch;
+            let sent = match self.peer(packet.to) {
                 Some(peer) => {
-                    let (from, to) = (self.me.epoch, peer.holder.epoch);
+                    let to = peer.holder.epoch;
                     let ends = Ends { from, to, fields: packet.fields };
                     peer.send(now_ns, packet.bytes, ends)?
                 }
@@ -229,8 +324,42 @@ impl Link for ShmLink {
             taken += 1;
         }
         batch.take(taken);
-        self.wake()?;
+        self.wake_all()?;
         Ok(taken)
+    }
+
+    fn is_in_place(&self) -> bool {
+        !self.net.icrc // which is of bytes that nobody changes after it
+    }
+
+    fn build(
+        &mut self,
+        to: IpAddr,
+        fields: &Fields,
+        packet: Apart<'_>,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Result<Built, LinkError> {
+        self.look()?;
+        let from = self.me.epoch;
+        let is_in_place = self.is_in_place();
+        // One that is full, or gone, is for `send` to judge.
+        let Some(peer) = self.peer(to).filter(|_| is_in_place) else {
+            return Ok(Built::Elsewhere);
+        };
+        let ends = Ends { from, to: peer.holder.epoch, fields: *fields };
+        let built = peer.tx.build(packet, ends, fill)?;
+        if built == Built::Yes {
+            peer.full_since = None;
+            peer.is_to_wake |= rest::is_worth_it(packet.head);
+            self.counters.tx_packets += 1;
+            let bytes = packet.head.len() + packet.payload + packet.tail.len();
+            self.counters.tx_bytes += bytes as u64;
+        }
+        Ok(built)
+    }
+
+    fn wake(&mut self) -> Result<(), LinkError> {
+        self.wake_all()
     }
 
     fn recv(
@@ -239,41 +368,18 @@ impl Link for ShmLink {
         most: usize,
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
-        self.look()?;
-        // Those that are dropped count as well: a peer that writes all the time must not keep the
-        // engine here.
-        let (mut looked_at, mut count) = (0, 0);
-        // From where the last call stopped, so that a busy peer does not starve the others.
-        for port in (0..PORTS).map(|i| (self.turn + i) % PORTS) {
-            let Some(peer) = &mut self.peers[port] else { continue };
-            while looked_at < most {
-                let Some(Popped { bytes, ends }) = peer.rx.pop(&mut self.packet)? else { break };
-                looked_at += 1;
-                let mut from = peer.source(ends.from);
-                if let (None, Some(now)) = (from, self.net.table.port(port)?) {
-                    peer.is_now(now); // it came after we had looked at the table
-                    from = peer.source(ends.from);
-                }
-                let addresses = from.and_then(|from| Addresses::new(from, self.me.addr));
-                let (Some(bytes), Some(addresses), true) =
-                    (bytes, addresses, ends.to == self.me.epoch)
-                else {
-                    self.counters.rx_dropped += 1;
-                    continue;
-                };
-                let envelope = Envelope::new(addresses, ROCE_PORT).with(&ends.fields);
-                self.counters.rx_packets += 1;
-                self.counters.rx_bytes += bytes as u64;
-                count += 1;
-                each(&Received { envelope, bytes: &self.packet[..bytes] });
-            }
-            peer.rx.release()?;
-            if looked_at == most {
-                self.turn = (port + 1) % PORTS;
-                break;
-            }
-        }
-        Ok(count)
+        self.take(most, MAX_PACKET_BYTES, &mut |&InPlace { envelope, head, .. }| {
+            each(&Received { envelope: *envelope, bytes: head });
+        })
+    }
+
+    fn recv_in_place(
+        &mut self,
+        _now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&InPlace<'_>),
+    ) -> Result<usize, LinkError> {
+        self.take(most, HEAD_BYTES, each)
     }
 
     fn counters(&self) -> LinkCounters {

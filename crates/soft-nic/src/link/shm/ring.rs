@@ -1,11 +1,11 @@
 //! A ring of packets from one NIC to another, in memory that both map.
 //!
 //! Slots of a fixed size, each with a sequence that publishes it:
-//! 1. *push*: when fewer than all slots are in use, write packet and lengths, then the sequence
-//!    (release). Whether slots are in use the producer knows from the consumer's head, which it
-//!    loads (acquire) only when all that it knew to be free are used up.
-//! 2. *pop*: load the next slot's sequence (acquire); if it is the expected one, copy the packet
-//!    out.
+//! 1. *push*, or *build*: when fewer than all slots are in use, write packet and lengths, then the
+//!    sequence (release). Whether slots are in use the producer knows from the consumer's head, which
+//!    it loads (acquire) only when all that it knew to be free are used up.
+//! 2. *next*: load the next slot's sequence (acquire); if it is the expected one, copy lengths and
+//!    headers out, and the rest as well or from there to its place; then *pass* on.
 //! 3. *release*: store the head (release), so that the copies come before the slots' reuse.
 //!
 //! A short packet is one cache line from one core to the other. One producer and one consumer own
@@ -15,8 +15,10 @@
 
 use std::sync::atomic::Ordering;
 
-use bellpush_mem::{Dma, MemError, View};
-use bellpush_wire::roce::{Fields, MAX_PACKET_BYTES};
+use bellpush_mem::{Dma, Intent, MemError, View};
+use bellpush_wire::roce::{Fields, MAX_HEADER_BYTES, MAX_PACKET_BYTES};
+
+use crate::link::{Apart, Built, Room, Shared};
 
 /// Slots of a ring: in flight to one NIC at most.
 pub(super) const SLOTS: u64 = 128;
@@ -62,7 +64,10 @@ impl Ends {
         ]
     }
 
-    fn of_words(word: impl Fn(usize) -> u32) -> Self {
+    /// As they lie in a slot, two words in each.
+    pub(super) fn of(lying: [u64; 2]) -> Self {
+        let lying: [u32; 4] = bytemuck::cast(lying);
+        let word = |at: usize| lying[(at - FROM) / 4];
         let (class_label, hops_port) = (word(CLASS_LABEL), word(HOPS_PORT));
         let fields = Fields {
             traffic_class: (class_label >> 24) as u8,
@@ -88,6 +93,17 @@ fn sequence(index: u64) -> u32 {
 pub(super) fn is_waiting(ring: &View) -> Result<bool, MemError> {
     let head = ring.load_u64(HEAD, Ordering::Relaxed)?;
     Ok(ring.load_u32(slot(head) + SEQUENCE, Ordering::Relaxed)? == sequence(head))
+}
+
+/// What a slot says of its packet, from [`LENGTH`] on.
+#[inline]
+fn header(bytes: usize, ends: Ends) -> [u8; HEADER_BYTES - LENGTH] {
+    let mut header = [0; HEADER_BYTES - LENGTH];
+    header[..4].copy_from_slice(&(bytes as u32).to_ne_bytes());
+    for (at, word) in ends.words() {
+        header[at - LENGTH..][..4].copy_from_slice(&word.to_ne_bytes());
+    }
+    header
 }
 
 /// The sending end.
@@ -127,29 +143,62 @@ impl Producer {
         if self.is_full()? {
             return Ok(false);
         }
-        let at = slot(self.tail);
         debug_assert!(bytes.len() <= MAX_PACKET_BYTES);
-        let mut header = [0; HEADER_BYTES - LENGTH];
-        header[..4].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
-        for (at, word) in ends.words() {
-            header[at - LENGTH..][..4].copy_from_slice(&word.to_ne_bytes());
-        }
-        self.ring.write(at + LENGTH, &header)?;
+        let at = slot(self.tail);
+        self.ring.write(at + LENGTH, &header(bytes.len(), ends))?;
         self.ring.write(at + HEADER_BYTES, bytes)?;
+        self.publish()?;
+        Ok(true)
+    }
+
+    /// Sends a packet of at most [`MAX_PACKET_BYTES`] whose payload `fill` writes into the slot.
+    pub(super) fn build(
+        &mut self,
+        packet: Apart<'_>,
+        ends: Ends,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Result<Built, MemError> {
+        let Apart { head, payload, tail } = packet;
+        let bytes = head.len() + payload + tail.len();
+        if head.len() > MAX_HEADER_BYTES || bytes > MAX_PACKET_BYTES || self.is_full()? {
+            return Ok(Built::Elsewhere);
+        }
+        // Put together before the payload is copied: behind a long copy it would wait for the lines that the copy goes
+        // to, which are the other core's. Written behind it: the consumer looks at this line all the time.
+        const OWN: usize = HEADER_BYTES - LENGTH;
+        let mut front = [0; OWN + MAX_HEADER_BYTES];
+        front[..OWN].copy_from_slice(&header(bytes, ends));
+        front[OWN..OWN + head.len()].copy_from_slice(head);
+        let at = slot(self.tail);
+        self.ring.prefetch(at, LINE_BYTES, Intent::Write);
+        let start = at + HEADER_BYTES + head.len();
+        if !fill(Room::Shared(Shared::new(&self.ring, start, payload))) {
+            return Ok(Built::Failed); // what it wrote is in a slot that nobody looks at
+        }
+        self.ring.write(at + LENGTH, &front[..OWN + head.len()])?;
+        self.ring.write(start + payload, tail)?;
+        self.publish()?;
+        Ok(Built::Yes)
+    }
+
+    /// Has the consumer see the packet in the next slot.
+    #[inline]
+    fn publish(&mut self) -> Result<(), MemError> {
+        let at = slot(self.tail);
         // Release: the packet before its sequence, for the consumer.
         self.ring.store_u32(at + SEQUENCE, sequence(self.tail), Ordering::Release)?;
         self.tail = self.tail.wrapping_add(1);
-        self.ring.store_u64(TAIL, self.tail, Ordering::Release)?;
-        Ok(true)
+        self.ring.store_u64(TAIL, self.tail, Ordering::Release)
     }
 }
 
-/// A packet that was copied out.
+/// A packet that waits in the consumer's next slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Popped {
+pub(super) struct Next {
     /// Its length, or `None` when the producer wrote one that cannot be.
     pub(super) bytes: Option<usize>,
-    pub(super) ends: Ends,
+    /// See [`Ends::of`].
+    pub(super) ends: [u64; 2],
 }
 
 /// The receiving end.
@@ -167,32 +216,44 @@ impl Consumer {
         Ok(Self { ring, head, released: head })
     }
 
-    /// Copies the next packet out, if there is one.
+    /// The next packet, if there is one, until [`Consumer::pass`].
     #[inline]
-    pub(super) fn pop(
-        &mut self,
-        into: &mut [u8; MAX_PACKET_BYTES],
-    ) -> Result<Option<Popped>, MemError> {
+    pub(super) fn next(&self) -> Result<Option<Next>, MemError> {
         let at = slot(self.head);
         // Acquire: the packet was stored before its sequence.
         if self.ring.load_u32(at + SEQUENCE, Ordering::Acquire)? != sequence(self.head) {
             return Ok(None);
         }
-        let mut header = [0; HEADER_BYTES];
-        self.ring.read(at, &mut header)?;
-        let word = |at: usize| {
-            u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let bytes = Some(word(LENGTH) as usize).filter(|&n| n <= MAX_PACKET_BYTES);
-        self.ring.read(at + HEADER_BYTES, &mut into[..bytes.unwrap_or(0)])?;
+        let [first, ends @ ..]: [u64; HEADER_BYTES / 8] = self.ring.read_words(at)?;
+        let [_, bytes]: [u32; 2] = bytemuck::cast(first);
+        let bytes = Some(bytes as usize).filter(|&n| n <= MAX_PACKET_BYTES);
+        Ok(Some(Next { bytes, ends }))
+    }
+
+    /// The first `bytes` bytes of the next packet, in its slot.
+    #[inline]
+    pub(super) fn lying(&self, bytes: usize) -> Shared<'_> {
+        Shared::new(&self.ring, slot(self.head) + HEADER_BYTES, bytes)
+    }
+
+    /// Asks for the beginning of the packet behind the next one.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        let behind = slot(self.head.wrapping_add(1));
+        self.ring.prefetch(behind, 2 * LINE_BYTES, Intent::Read);
+    }
+
+    /// Goes on behind the next packet.
+    #[inline]
+    pub(super) fn pass(&mut self) -> Result<(), MemError> {
         self.head = self.head.wrapping_add(1);
         if self.head.wrapping_sub(self.released) >= SLOTS / 4 {
             self.release()?;
         }
-        Ok(Some(Popped { bytes, ends: Ends::of_words(word) }))
+        Ok(())
     }
 
-    /// Gives the slots back that were copied out.
+    /// Gives the slots back that were passed.
     pub(super) fn release(&mut self) -> Result<(), MemError> {
         if self.released != self.head {
             self.released = self.head;
@@ -209,6 +270,17 @@ mod tests {
     use bellpush_mem::HostMem;
     use bellpush_mem::model::{Shape, explore};
 
+    impl Consumer {
+        /// Copies the next packet out, if there is one.
+        fn pop(&mut self, into: &mut [u8; MAX_PACKET_BYTES]) -> Result<Option<Next>, MemError> {
+            let Some(next) = self.next()? else { return Ok(None) };
+            let bytes = next.bytes.unwrap_or(0);
+            self.lying(bytes).read(&mut into[..bytes])?;
+            self.pass()?;
+            Ok(Some(next))
+        }
+    }
+
     const ENDS: Ends = Ends {
         from: 3,
         to: 4,
@@ -219,6 +291,14 @@ mod tests {
             flow_label: 0xf_1234,
         },
     };
+
+    /// What the consumer sees of a packet with these ends.
+    fn next_of(bytes: usize) -> Next {
+        let words = ENDS.words().map(|(_, word)| word);
+        let ends = bytemuck::cast(words);
+        assert_eq!(Ends::of(ends), ENDS);
+        Next { bytes: Some(bytes), ends }
+    }
 
     fn ring() -> View {
         let mem = HostMem::alloc(RING_BYTES).unwrap();
@@ -238,10 +318,64 @@ mod tests {
             let packet: Vec<u8> = (0..bytes).map(|i| (i * 7 + bytes) as u8).collect();
             assert!(tx.push(&packet, ENDS).unwrap());
             let popped = rx.pop(&mut buf).unwrap().unwrap();
-            assert_eq!(popped, Popped { bytes: Some(bytes), ends: ENDS });
+            assert_eq!(popped, next_of(bytes));
             assert_eq!(buf[..bytes], packet);
             assert_eq!(rx.pop(&mut buf).unwrap(), None);
         }
+    }
+
+    /// A packet of so many bytes, built from parts.
+    fn build(tx: &mut Producer, bytes: &[u8], (head, tail): (usize, usize)) -> Built {
+        let payload = bytes.len() - head - tail;
+        let (head, tail) = (&bytes[..head], &bytes[bytes.len() - tail..]);
+        let mut fill = |mut room: Room<'_>| {
+            assert_eq!(room.len(), payload);
+            room.put(0, &bytes[head.len()..][..payload]).is_ok()
+        };
+        tx.build(Apart { head, payload, tail }, ENDS, &mut fill).unwrap()
+    }
+
+    #[test]
+    fn packets_that_are_built_in_their_slots_come_out_as_those_that_are_pushed() {
+        let ring = ring();
+        let (mut tx, mut rx, mut buf) = ends_of(&ring);
+        for bytes in (19..=MAX_PACKET_BYTES).step_by(13).chain([MAX_PACKET_BYTES]) {
+            let packet: Vec<u8> = (0..bytes).map(|i| (i * 7 + bytes) as u8).collect();
+            assert_eq!(build(&mut tx, &packet, (12 + bytes % 3, 4 + bytes % 2)), Built::Yes);
+            assert!(tx.push(&packet, ENDS).unwrap());
+            let next = rx.next().unwrap().unwrap();
+            assert_eq!((next, rx.next().unwrap()), (next_of(bytes), Some(next)));
+            let mut part = vec![0; bytes - 19];
+            rx.lying(bytes).part(19..bytes).read(&mut part).unwrap();
+            assert_eq!(part, packet[19..]);
+            for _ in 0..2 {
+                assert_eq!(rx.pop(&mut buf).unwrap(), Some(next));
+                assert_eq!(buf[..bytes], packet);
+            }
+            assert_eq!(rx.pop(&mut buf).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_payload_that_cannot_be_had_makes_no_packet() {
+        let ring = ring();
+        let (mut tx, mut rx, mut buf) = ends_of(&ring);
+        let packet = Apart { head: &[1; 12], payload: 512, tail: &[0; 4] };
+        let mut fails = |mut room: Room<'_>| {
+            room.put(0, &[9; 100]).unwrap();
+            false
+        };
+        assert_eq!(tx.build(packet, ENDS, &mut fails).unwrap(), Built::Failed);
+        assert_eq!(rx.pop(&mut buf).unwrap(), None);
+        assert!(tx.push(&[2; 9], ENDS).unwrap());
+        assert_eq!(rx.pop(&mut buf).unwrap().unwrap().bytes, Some(9));
+        assert_eq!(buf[..9], [2; 9]);
+        // Nor does one that has no place, whose payload is not asked for.
+        let mut asked = |_: Room<'_>| panic!("asked for its payload");
+        let long = Apart { payload: MAX_PACKET_BYTES - 15, ..packet };
+        assert_eq!(tx.build(long, ENDS, &mut asked).unwrap(), Built::Elsewhere);
+        while tx.push(&[3], ENDS).unwrap() {}
+        assert_eq!(tx.build(packet, ENDS, &mut asked).unwrap(), Built::Elsewhere);
     }
 
     #[test]
@@ -330,13 +464,13 @@ mod tests {
             assert!(producer.push(b"first", ENDS).unwrap());
             producer.tail = SLOTS; // all slots are in use
             let producing = loom::thread::spawn(move || {
-                while !producer.push(b"again", ENDS).unwrap() {
+                while build(&mut producer, b"again", (1, 1)) != Built::Yes {
                     loom::thread::yield_now();
                 }
             });
             let mut pop = |consumer: &mut Consumer| loop {
                 if let Some(popped) = consumer.pop(&mut into).unwrap() {
-                    assert_eq!(popped, Popped { bytes: Some(5), ends: ENDS });
+                    assert_eq!(popped, next_of(5));
                     return into[..5].to_vec();
                 }
                 loom::thread::yield_now();

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::link::Room;
 use crate::link::pcap::Pcap;
 use crate::objects::qp::Qp;
 use crate::service::local::execute::Message;
@@ -175,7 +176,7 @@ impl State {
             );
             headers.bth.ack_req = way.service == Service::Rc && index + 1 == packets;
             self.packet(&way, &headers, part.len(), |into| {
-                msg.domain.gather(wqe.pieces(msg.bytes), part.start, into)
+                msg.domain.gather(wqe.pieces(msg.bytes), part.start, &mut Room::Bytes(into))
             })?;
         }
         Ok(())
@@ -186,6 +187,7 @@ impl State {
         if msg.wqe.opcode != Opcode::RdmaRead {
             let mut old = [0; 8];
             let into = &mut old[..msg.wqe.bytes as usize];
+            let into = &mut Room::Bytes(into);
             let _ = msg.domain.gather(msg.wqe.pieces(msg.bytes), 0, into); // was written just now
             let mut headers = way.headers(Operation::AtomicAcknowledge, first);
             (headers.ext.aeth, headers.ext.atomic_ack) = (Some(aeth), Some(returned(msg.wqe, old)));
@@ -198,7 +200,7 @@ impl State {
             let mut headers = way.headers(Operation::read_response(at), first.plus(index));
             headers.ext.aeth = (at != Position::Middle).then_some(aeth);
             self.packet(&way, &headers, part.len(), |into| {
-                msg.domain.gather(msg.wqe.pieces(msg.bytes), part.start, into)
+                msg.domain.gather(msg.wqe.pieces(msg.bytes), part.start, &mut Room::Bytes(into))
             })?;
         }
         Ok(())

@@ -6,6 +6,7 @@
 //! nothing: what it refuses is dropped, and it goes on, unless a receive of its own is at fault.
 
 use crate::counters::{DropReason, Live};
+use crate::link::Room;
 use crate::objects::events::Event;
 use crate::objects::mr::{Regions, Right, Span};
 use crate::objects::qp::Qp;
@@ -115,7 +116,8 @@ fn put_late(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Option<Result<(), 
     let adversary = regions.adversary.as_ref()?;
     let refuse = |vendor| Some(Err(nak(qp, Syndrome::RemoteOp, vendor)));
     let mut bytes = vec![0; msg.wqe.bytes as usize];
-    if let Err(vendor) = msg.domain.gather(msg.wqe.pieces(msg.bytes), 0, &mut bytes) {
+    let into = &mut Room::Bytes(&mut bytes);
+    if let Err(vendor) = msg.domain.gather(msg.wqe.pieces(msg.bytes), 0, into) {
         return refuse(vendor);
     }
     let wqe::Remote { rkey, addr } = msg.remote();

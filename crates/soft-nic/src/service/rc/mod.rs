@@ -14,7 +14,7 @@ use requester::Requester;
 use responder::Responder;
 
 use crate::counters::DropReason;
-use crate::link::port::{Port, Route};
+use crate::link::port::{Incoming, Port, Route};
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
@@ -24,7 +24,7 @@ use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, Visit};
 use bellpush_nic::{Mtu, QpState, QueuePair};
 use bellpush_wire::Qpn;
-use bellpush_wire::roce::{Fields, Packet, Service};
+use bellpush_wire::roce::{Fields, Service};
 
 /// Packets of responses that a visit builds at most.
 const VISIT_RESPONSES: usize = 64;
@@ -93,7 +93,7 @@ impl Rc {
         sq: &SendQueue,
         cx: &mut StepContext<'_>,
         domain: Domain<'_>,
-        packet: &Packet<'_>,
+        packet: &Incoming<'_>,
     ) {
         let kind = sq.qp.kind;
         if packet.opcode().operation().is_request() {

@@ -15,6 +15,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::counters::{DropReason, Live};
+use crate::link::place::Payload;
+use crate::link::port::Incoming;
 use crate::objects::pace::SchedElement;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
@@ -31,8 +33,7 @@ use crate::trace::Kind;
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
 use bellpush_wire::roce::{
-    Aeth, AtomicEth, Dceth, NakCode, Operation, Packet, Reth, Syndrome, ack_timeout_ns,
-    rnr_timer_ns,
+    Aeth, AtomicEth, Dceth, NakCode, Operation, Reth, Syndrome, ack_timeout_ns, rnr_timer_ns,
 };
 use bellpush_wire::wqe::{Opcode, Wqe};
 use bellpush_wire::{Iova, Psn};
@@ -376,7 +377,7 @@ impl Requester {
         sq: &SendQueue,
         cx: &mut StepContext<'_>,
         domain: Domain<'_>,
-        packet: &Packet<'_>,
+        packet: &Incoming<'_>,
     ) {
         let psn = packet.headers.bth.psn;
         if psn.distance(self.oldest) < 0 || psn.distance(self.sent) >= 0 {
@@ -400,7 +401,7 @@ impl Requester {
             (Operation::AtomicAcknowledge, _) => {
                 let old = packet.headers.ext.atomic_ack.unwrap_or(0);
                 let (bytes, n) = self.outstanding.front().map_or(([0; 8], 8), |f| f.scattered(old));
-                self.on_data(sq, cx, domain, &bytes[..n], (true, true));
+                self.on_data(sq, cx, domain, Payload::Bytes(&bytes[..n]), (true, true));
             }
             (operation, _) => {
                 let ends = operation.position().ends();
@@ -458,7 +459,7 @@ impl Requester {
         sq: &SendQueue,
         cx: &mut StepContext<'_>,
         domain: Domain<'_>,
-        data: &[u8],
+        data: Payload<'_>,
         (atomic, ends): (bool, bool),
     ) {
         let Some(message) = self.outstanding.front_mut() else {

@@ -8,7 +8,8 @@
 
 use super::replay::{Replay, What};
 use crate::counters::DropReason;
-use crate::link::port::Port;
+use crate::link::Room;
+use crate::link::port::{Incoming, Port};
 use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
@@ -23,9 +24,7 @@ use crate::vendor::Vendor;
 use bellpush_mem::MemError;
 use bellpush_wire::Psn;
 use bellpush_wire::cqe::Syndrome as Cause;
-use bellpush_wire::roce::{
-    Aeth, AtomicEth, NakCode, Operation, Packet, Position, Reth, Service, Syndrome,
-};
+use bellpush_wire::roce::{Aeth, AtomicEth, NakCode, Operation, Position, Reth, Service, Syndrome};
 use bellpush_wire::wqe::{Kind, MAX_MESSAGE_BYTES, Operands};
 
 /// Packets that nobody asked an acknowledgement for, after which there is one.
@@ -120,7 +119,7 @@ impl Responder {
     }
 
     /// Takes a request.
-    pub(super) fn on_request(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
+    pub(super) fn on_request(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Incoming<'_>) {
         let bth = &packet.headers.bth;
         if let Some(verdict) = self.verdict.filter(|it| bth.psn.distance(it.0) >= 0) {
             // What came behind it, in its message too, is neither carried out nor answered.
@@ -145,7 +144,7 @@ impl Responder {
         }
     }
 
-    fn on_expected(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
+    fn on_expected(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Incoming<'_>) {
         let done = self.execute(qp, domain, packet);
         match done {
             Ok(()) => self.refused = false,
@@ -162,7 +161,7 @@ impl Responder {
         }
     }
 
-    fn execute(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
+    fn execute(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Incoming<'_>) -> Result<(), No> {
         let ext = &packet.headers.ext;
         // The keys of XRC's requests are those of their SRQ's protection domain.
         let domain = match &qp.xrc {
@@ -181,7 +180,7 @@ impl Responder {
         }
     }
 
-    fn message(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
+    fn message(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Incoming<'_>) -> Result<(), No> {
         let ended = self.reassembly.accept(qp, domain, packet, self.path.mtu)?;
         let bth = &packet.headers.bth;
         self.trace_message(qp, packet, ended);
@@ -199,7 +198,7 @@ impl Responder {
 
     /// Has it in the trace how a message comes.
     #[inline]
-    fn trace_message(&mut self, qp: &Qp, packet: &Packet<'_>, ended: bool) {
+    fn trace_message(&mut self, qp: &Qp, packet: &Incoming<'_>, ended: bool) {
         let Some(trace) = qp.events.trace() else { return };
         let psn = packet.headers.bth.psn.value();
         if packet.opcode().operation().position().starts() {
@@ -234,7 +233,7 @@ impl Responder {
         &mut self,
         qp: &Qp,
         domain: Domain<'_>,
-        packet: &Packet<'_>,
+        packet: &Incoming<'_>,
         atomic: AtomicEth,
     ) -> Result<(), No> {
         if self.reassembly.is_under_way() || !self.replay.has_room() {
@@ -288,7 +287,7 @@ impl Responder {
 
     /// A request that was carried out before (9.7.5.1.3): it is said again, and an atomic's result
     /// comes from the replay resources. What is not known any more is dropped.
-    fn on_duplicate(&mut self, qp: &Qp, packet: &Packet<'_>) {
+    fn on_duplicate(&mut self, qp: &Qp, packet: &Incoming<'_>) {
         let psn = packet.headers.bth.psn;
         let ext = &packet.headers.ext;
         let known = match (packet.opcode().operation(), ext.reth, ext.atomic) {
@@ -453,8 +452,13 @@ impl Responder {
     }
 }
 
-fn read_part(domain: Domain<'_>, from: &Reth, start: usize, into: &mut [u8]) -> Result<(), Vendor> {
-    if into.is_empty() {
+fn read_part(
+    domain: Domain<'_>,
+    from: &Reth,
+    start: usize,
+    into: &mut Room<'_>,
+) -> Result<(), Vendor> {
+    if into.len() == 0 {
         return Ok(());
     }
     let Reth { rkey, addr, bytes } = *from;
