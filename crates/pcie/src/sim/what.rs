@@ -347,7 +347,7 @@ impl Question {
         }
         let mut done: HashMap<usize, SweepRow> = HashMap::new();
         let mut all = Vec::new();
-        for i in 0..beds.len() {
+        for (i, (topology, _)) in beds.iter().enumerate() {
             let own = i * cases.len()..(i + 1) * cases.len();
             let new: Vec<usize> = own.clone().filter(|&job| firsts[job] == job).collect();
             let rows = in_parallel(new.len(), |k| {
@@ -356,8 +356,8 @@ impl Question {
             });
             done.extend(new.into_iter().zip(rows));
             let row = |job: usize| {
-                let distance = beds[i].0.distance(spec.gpu, spec.nic);
-                let topology = beds[i].0.name.clone();
+                let distance = topology.distance(spec.gpu, spec.nic);
+                let topology = topology.name.clone();
                 SweepRow { topology, distance, ..done[&firsts[job]].clone() }
             };
             let rows: Vec<SweepRow> = own.map(row).collect();
