@@ -1,5 +1,6 @@
-//! What the numbers of `bellpush sim` hang on: the nearest limits of its rates, and the numbers that
-//! have a part in its times, each with where it comes from. `topo` marks every number by itself.
+//! What the numbers of `bellpush sim` hang on: the nearest limits of its rates, and the numbers
+//! that have a part in its times, each with where it comes from. `topo` marks every number by
+//! itself.
 
 use std::error::Error;
 

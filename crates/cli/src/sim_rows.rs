@@ -1,5 +1,5 @@
-//! Rows of `bellpush sim --validate`: what was measured beside what the model has, and what was known
-//! of a row when the model was asked. Totals of them are in `sim_totals.rs`.
+//! Rows of `bellpush sim --validate`: what was measured beside what the model has, and what was
+//! known of a row when the model was asked. Totals of them are in `sim_totals.rs`.
 
 use std::error::Error;
 

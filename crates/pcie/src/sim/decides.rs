@@ -81,9 +81,9 @@ fn looser(
     all
 }
 
-/// Limits of which a looser one raises the rate of an operation with so many in flight, the one that
-/// raises it most first; none where times alone decide it. `None` where the path does not exist or
-/// does not carry the size.
+/// Limits of which a looser one raises the rate of an operation with so many in flight, the one
+/// that raises it most first; none where times alone decide it. `None` where the path does not
+/// carry the size.
 ///
 /// # Errors
 /// As [`predict`](super::predict).

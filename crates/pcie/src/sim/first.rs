@@ -1,8 +1,8 @@
 //! What the model said of a row when it was first asked: without the rules that were written since.
 //!
-//! A row that was read before a rule was written is *known before* it. Where such rules move it, what
-//! the model says now is no prediction, whether it came nearer or not. Which rows they move is not a
-//! list: the model is asked again without them.
+//! A row that was read before a rule was written is *known before* it. Where such rules move it,
+//! what the model says now is no prediction, whether it came nearer or not. Which rows they move is
+//! not a list: the model is asked again without them.
 //!
 //! Two rules were written after all published rows had been read: a device's engines take turns at
 //! its link (`engines_in_turn`), and copies of PyTorch wait for each other (`copy_order.rs`).

@@ -104,8 +104,8 @@ const PUGET: Report = (
 const UNKNOWN: RootProfile =
     RootProfile { name: "", cpus: &[], reads: None, writes: None, seen: &[], source: "" };
 
-/// The profiles; of two that match a name, the first counts. Families without one: Sandy Bridge, Ivy
-/// Bridge, Haswell, Skylake-SP, Ice Lake, Sapphire, Emerald and Granite Rapids, Milan. For them
+/// The profiles; of two that match a name, the first counts. Families without one: Sandy Bridge,
+/// Ivy Bridge, Haswell, Skylake-SP, Ice Lake, Sapphire, Emerald and Granite Rapids, Milan. For them
 /// reports give rates without a CPU's name, or a CPU without rates.
 pub const PROFILES: [RootProfile; 11] = [
     RootProfile {
