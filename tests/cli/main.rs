@@ -15,6 +15,8 @@ mod flows;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/sim.rs"]
 mod sim;
+#[path = "../../crates/cli/src/sim_marks.rs"]
+mod sim_marks;
 #[path = "../../crates/cli/src/sim_options.rs"]
 mod sim_options;
 #[allow(dead_code)]
@@ -22,6 +24,8 @@ mod sim_options;
 mod sim_report;
 #[path = "../../crates/cli/src/sim_rows.rs"]
 mod sim_rows;
+#[path = "../../crates/cli/src/sim_totals.rs"]
+mod sim_totals;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/tlp.rs"]
 mod tlp;

@@ -3,13 +3,14 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Axis, Flow, MOST_TRANSMISSIONS, Move, Params, Question, SimError, flow_transmissions, schedule,
-    simulate_flows, simulate_messages, warnings,
+    Axis, Flow, MOST_TRANSMISSIONS, Move, Origins, Params, Question, SimError, flow_transmissions,
+    schedule, simulate_flows, simulate_messages, warnings,
 };
 use bellpush::pcie::topology::{Kind, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::sim::linked;
+use crate::sim_marks;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -136,6 +137,19 @@ pub fn answer(
         all.extend(rows);
     }
     Ok(all)
+}
+
+/// A row that says which limits decide the flows' sum; none where they are too many to be simulated
+/// again.
+pub fn limit(
+    topology: &Topology,
+    params: &Params,
+    origins: &Origins,
+    texts: &[String],
+) -> Result<Option<Value>> {
+    let (_, flows) = parsed(topology, texts)?;
+    let limits = sim_marks::flows(topology, params, origins, &flows)?;
+    Ok(limits.map(|text| json!({ "topology": topology.name, "nearest_limits": text })))
 }
 
 /// A row for each flow, then what is to be said about them together: of streams, or of `messages` of

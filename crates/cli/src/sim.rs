@@ -6,19 +6,18 @@ use std::path::PathBuf;
 
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
-    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
-    IOMMU_ROWS, IOMMU_WINDOWS_KIB, LAYOUT, LAYOUT_IN_HOST, Metric, NO_CARD, NfpHost, PEER_ROWS,
-    Params, PathModel, Question, Standing, SweepRow, TestBedSpec, crossings, derivatives,
-    iommu_row_is_fitted, losses, sensitivity, simulate_curve, simulate_hop, simulate_host_row,
-    simulate_iommu_row, simulate_peer_row, sweep, window_needed_bytes,
+    H200_CURVES, LAYOUT, LAYOUT_IN_HOST, NO_CARD, Params, PathModel, Question, SweepRow,
+    TestBedSpec, crossings, derivatives, losses, sensitivity, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, Knob, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::flows;
+use crate::sim_marks;
 use crate::sim_options::Mode;
 use crate::sim_report::{Swept, render};
-use crate::sim_rows::{self, RowKind, compared};
+use crate::sim_rows;
+use crate::sim_totals::{intervals, signs, totals};
 use crate::values::{self, to_csv};
 use crate::what::Answer;
 
@@ -37,7 +36,8 @@ pub struct SimArgs {
     /// Paths [default: all]
     #[arg(long, value_delimiter = ',')]
     pub path: Vec<String>,
-    /// Payload sizes; KiB, MiB, GiB are understood [default: 8,4KiB,256KiB,1MiB]
+    /// Payload sizes; KiB, MiB, GiB are understood [default: 8,4KiB,256KiB,1MiB; of --what without
+    /// the last]
     #[arg(long, value_delimiter = ',')]
     pub sizes: Vec<String>,
     /// Operations in flight, for bandwidth [default: 8]
@@ -120,10 +120,11 @@ pub fn run(args: &SimArgs) -> Result<()> {
     run_to(args, &mut std::io::stdout().lock())
 }
 
-fn parse_size(option: &str, text: &str) -> Result<u32> {
+/// Sizes that an option takes: 1 B to `most`, in words.
+fn parse_size(option: &str, text: &str, (most, words): (u32, &str)) -> Result<u32> {
     let bytes = values::bytes(text).map_err(|e| format!("{option}: {e}"))?;
-    let bytes = u32::try_from(bytes).ok().filter(|b| (1..=1 << 30).contains(b));
-    bytes.ok_or_else(|| format!("{option}: {text}: sizes go from 1 B to 1 GiB").into())
+    let bytes = u32::try_from(bytes).ok().filter(|b| (1..=most).contains(b));
+    bytes.ok_or_else(|| format!("{option}: {text}: sizes go from 1 B to {words}").into())
 }
 
 /// The default parameters with changes, each as name=value.
@@ -223,19 +224,24 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         return emit(args, out, "sim --validate --leave-one-out", sim_rows::left_out(&params)?);
     }
     if args.validate {
-        let rows = validate(&params)?;
-        let totals = (args.json.is_none() && args.csv.is_none()).then(|| sim_rows::totals(&rows));
-        emit(args, out, "sim --validate", rows)?;
-        return Ok(write!(out, "{}", totals.unwrap_or_default())?);
-    }
-    let messages = match args.message.as_deref().map(|s| parse_size("--message", s)).transpose()? {
-        Some(bytes) if !(1..=1 << 20).contains(&bytes) => {
-            return Err(format!("--message {bytes}: from 1 B to 1 MiB").into());
+        let rows = sim_rows::all(&params)?;
+        emit(args, out, "sim --validate", rows.iter().map(sim_rows::Row::json).collect())?;
+        if args.json.is_none() && args.csv.is_none() {
+            write!(out, "{}{}{}", totals(&rows), intervals(&rows), signs(&rows))?;
         }
-        bytes => bytes.map(|bytes| (bytes, in_flight)),
+        return Ok(());
+    }
+    let message = args.message.as_deref();
+    let message = message.map(|s| parse_size("--message", s, (1 << 20, "1 MiB"))).transpose()?;
+    let messages = message.map(|bytes| (bytes, in_flight));
+    let most = match mode {
+        Mode::Scale => (1 << 30, "1 GiB"),
+        _ => (16 << 20, "at most 16 MiB, TLP by TLP"),
     };
-    let sizes = args.sizes.iter().map(|s| parse_size("--sizes", s));
+    let sizes = args.sizes.iter().map(|s| parse_size("--sizes", s, most));
     let sizes = match args.sizes.is_empty() {
+        // A grid leaves out the largest, whose rates are those of the next: it takes most of the time.
+        true if mode == Mode::What => SIZES[..3].into(),
         true => SIZES.into(),
         false => sizes.collect::<Result<Vec<u32>>>()?,
     };
@@ -261,9 +267,6 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
             *topology = args.with(knobs, topology, &params)?;
         }
     }
-    if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20 && mode != Mode::Scale) {
-        return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
-    }
     args.check_work(mode, &topologies, &paths, &sizes)?;
     if mode == Mode::Flows {
         let question: Option<Question> = match &args.what {
@@ -281,7 +284,16 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let params = params_of(&args.parameters(), &topology)?;
         if !args.flows.is_empty() {
             results.extend(match &args.what {
-                None => flows::rows(&topology, &params, &args.flows, messages)?,
+                None => {
+                    let origins = sim_marks::origins(&args.set, &topology);
+                    let mut rows = flows::rows(&topology, &params, &args.flows, messages)?;
+                    let limit = match messages {
+                        None => flows::limit(&topology, &params, &origins, &args.flows)?,
+                        Some(_) => None,
+                    };
+                    rows.extend(limit);
+                    rows
+                }
                 Some(text) => {
                     let question = text.parse().map_err(|e| format!("--what {e}"))?;
                     flows::answer(&topology, &params, &args.flows, (messages, &question))?
@@ -293,14 +305,14 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
         let spec =
             TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed() };
+        let asked = (&paths[..], &sizes[..], in_flight);
+        let marks =
+            || sim_marks::operations(spec, &sim_marks::origins(&args.set, &topology), asked);
         if !args.scale.is_empty() {
             for (path, cost) in wire_costs(spec) {
                 for (&gpus, &bytes) in
                     args.scale.iter().flat_map(|g| sizes.iter().map(move |s| (g, s)))
                 {
-                    if !(2..=1 << 17).contains(&gpus) || (gpus > 8 && gpus % 8 != 0) {
-                        return Err(format!("--scale {gpus}: 2 to 131072, in nodes of 8").into());
-                    }
                     for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::TwoLevel] {
                         let ns = dgx_cluster(gpus, cost).all_reduce_ns(algorithm, bytes.into());
                         results.push(json!({
@@ -339,13 +351,15 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
                 }
             }
         } else if let Some(text) = &args.what {
-            let answer = Answer::new(spec, text, (&paths, &sizes, in_flight))?;
+            let prints = args.json.is_none() && args.csv.is_none() && !taken;
+            let answer = Answer::new(spec, text, asked, prints.then_some(&mut *out))?;
             results.extend(answer.json());
             if let Some(path) = &args.svg {
                 values::put(path, &(answer.svg(in_flight)? + "\n"), out)?;
             }
-            if args.json.is_none() && args.csv.is_none() && !taken {
-                writeln!(out, "{}{NO_CARD}.", answer.text())?;
+            if prints {
+                write!(out, "{}", marks()?)?;
+                writeln!(out, "{NO_CARD}.")?;
                 let either = [LAYOUT, LAYOUT_IN_HOST];
                 let either = if answer.asks_of_reads() { &either[..] } else { &[layout(spec)] };
                 either.iter().try_for_each(|layout| writeln!(out, "{layout}."))?;
@@ -355,7 +369,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
             let rows = sweep(spec, &paths, &sizes, in_flight);
             results.extend(rows.iter().map(flat));
             if args.json.is_none() && args.csv.is_none() && !taken {
-                print_sweep(spec, &rows, out)?;
+                print_sweep(spec, &rows, &marks()?, out)?;
             }
             if args.report.is_some() {
                 swept.push(Swept::new(spec, rows, in_flight)?);
@@ -404,7 +418,12 @@ fn flat(row: &SweepRow) -> Value {
     })
 }
 
-fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Result<()> {
+fn print_sweep(
+    spec: TestBedSpec<'_>,
+    rows: &[SweepRow],
+    marks: &str,
+    out: &mut dyn Write,
+) -> Result<()> {
     let route = spec.topology.route(spec.gpu, spec.nic);
     writeln!(out, "{} ({}), model", spec.topology.name, route.class)?;
     writeln!(out, "{}", route.text(spec.topology))?;
@@ -456,7 +475,7 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
     if let Some(need) = window_needed_bytes(spec)? {
         writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
     }
-    writeln!(out, "{NO_CARD}.\n{}.\n", layout(spec))?;
+    writeln!(out, "{marks}{NO_CARD}.\n{}.\n", layout(spec))?;
     Ok(())
 }
 
@@ -464,102 +483,6 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
 fn layout(spec: TestBedSpec<'_>) -> &'static str {
     let in_host = spec.topology.route(spec.nic, spec.gpu).refuses_reads(spec.topology).is_some();
     if in_host { LAYOUT_IN_HOST } else { LAYOUT }
-}
-
-fn unit_of(metric: Metric) -> &'static str {
-    match metric {
-        Metric::ReadGbps => "read, Gb/s",
-        Metric::WriteGbps => "write, Gb/s",
-        Metric::ReadNs => "read latency, ns",
-        Metric::WriteReadNs => "write then read, ns",
-    }
-}
-
-fn validate(params: &Params) -> Result<Vec<Value>> {
-    let mut rows = Vec::new();
-    for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
-        for r in HOST_ROWS {
-            let (measured, fitted) = r.of(&host);
-            let model = simulate_host_row(&host, r.metric, r.bytes)?;
-            let unit = unit_of(r.metric);
-            let note = HOST_RESIDUALS
-                .iter()
-                .find(|(m, b, _)| *m == r.metric && *b == r.bytes)
-                .map_or("", |(_, _, why)| *why);
-            let name = format!("{unit}, {} B", r.bytes);
-            rows.push(compared(host.name, name, measured, model, RowKind::fitted(fitted), note));
-        }
-    }
-    for check in HOST_CHECKS {
-        for &(metric, bytes, measured) in check.rows {
-            let model = simulate_host_row(&check.host, metric, bytes)?;
-            let note = check.residual(metric, bytes).unwrap_or_default();
-            let name = format!("{}, {bytes} B", unit_of(metric));
-            let kind = RowKind::Predicted;
-            rows.push(compared(check.host.name, name, measured, model, kind, note));
-        }
-    }
-    for (host, of_host) in IOMMU_ROWS {
-        for &(metric, bytes, measured) in of_host {
-            for (window, measured) in IOMMU_WINDOWS_KIB.into_iter().zip(measured) {
-                let model = simulate_iommu_row(params, &host, (metric, bytes), window)?;
-                let name = format!("{}, {bytes} B, window of {window} KiB", unit_of(metric));
-                let table = format!("{}, IOMMU", host.name);
-                let fitted = iommu_row_is_fitted((metric, bytes), window);
-                let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
-                let kind = RowKind::fitted(fitted);
-                rows.push(compared(&table, name, measured, model, kind, note));
-            }
-        }
-    }
-    for r in H200_CURVES {
-        let model = simulate_curve(params, r.curve, r.blocks, 512)?;
-        let what = match r.curve {
-            Curve::HostStore => "stores to host",
-            Curve::HostLoad => "loads from host",
-            Curve::PeerStore => "stores to peer",
-            Curve::PeerLoad => "loads from peer",
-        };
-        let name = format!("{what}, {} blocks, GB/s", r.blocks);
-        let kind = RowKind::fitted(r.fitted);
-        rows.push(compared("H200 curves", name, r.gb_per_s, model, kind, ""));
-    }
-    for r in H200_HOPS {
-        let hop = if r.pcie { "PCIe" } else { "NVLink" };
-        let paths = [
-            ("push, fence, doorbell", HopPath::Push, Some(r.push_ns)),
-            ("pull", HopPath::Pull, Some(r.pull_ns)),
-            ("push in-band", HopPath::Inband, r.inband_ns),
-        ];
-        for (what, path, measured) in paths {
-            let Some(measured) = measured else { continue };
-            let model = simulate_hop(params, path, r.bytes, r.pcie)?;
-            let name = format!("{hop}, {what}, {} B, ns", r.bytes);
-            let (table, kind) = ("H200 push against pull", RowKind::Predicted);
-            rows.push(compared(table, name, measured, model, kind, ""));
-        }
-    }
-    for r in PEER_ROWS {
-        let model = simulate_peer_row(params, &r)?;
-        let name = format!("Gen{} x16, {:?}, {:?}, GB/s", r.generation, r.standing, r.traffic);
-        let note = match r.standing {
-            Standing::TwoSockets => "the interconnect's rate is unknown, taken as no limit",
-            _ => "",
-        };
-        let kind = RowKind::known(r.known_before);
-        rows.push(compared(r.machine, name, r.gb_per_s, model, kind, note));
-    }
-    for (curve, threads, measured) in H200_THREADS {
-        let model = simulate_curve(params, curve, 1, threads)?;
-        let what = if curve == Curve::HostLoad { "loads from" } else { "stores to" };
-        let name = format!("{what} host, 1 block of {threads} threads, GB/s");
-        let note = "predicted before it was measured";
-        rows.push(compared("H200 threads", name, measured, model, RowKind::Predicted, note));
-    }
-    rows.extend(sim_rows::ordering(params)?);
-    rows.extend(sim_rows::copies(params)?);
-    rows.extend(sim_rows::sizes()?);
-    Ok(rows)
 }
 
 fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>) -> Result<()> {

@@ -32,6 +32,8 @@ pub enum Mode {
 
 /// Most steps of ranks of `--scale`: a minute of one core.
 const MOST_STEPS: f64 = 4e10;
+/// Most GPUs of `--scale`: one size on one topology takes that minute.
+const MOST_GPUS: u32 = 1 << 16;
 /// What `--scale` takes of each path: bytes, and operations in flight (`Cost::from_model`).
 const SCALED: [(u32, u32); 2] = [(8, 16), (1 << 20, 8)];
 const SCALED_PATHS: [PathModel; 4] =
@@ -187,6 +189,12 @@ impl SimArgs {
         sizes: &[u32],
     ) -> Result<()> {
         if mode == Mode::Scale {
+            let legal = |&&gpus: &&u32| {
+                (2..=MOST_GPUS).contains(&gpus) && (gpus <= 8 || gpus.is_multiple_of(8))
+            };
+            if let Some(gpus) = self.scale.iter().find(|gpus| !legal(gpus)) {
+                return Err(format!("--scale {gpus}: 2 to {MOST_GPUS}, in nodes of 8").into());
+            }
             // A ring has twice as many steps as ranks, each of all ranks.
             let of_one = |&gpus: &u32| 2.0 * f64::from(gpus) * f64::from(gpus);
             let rings: f64 = self.scale.iter().map(of_one).sum();

@@ -1,26 +1,26 @@
-//! Rows of `bellpush sim --validate`: copies on other machines, the other sizes of pcie-bench's
-//! sweep, writes with and without an order, and every fitted row without itself.
+//! Rows of `bellpush sim --validate`: what was measured beside what the model has, and what was
+//! known of a row when the model was asked. Totals of them are in `sim_totals.rs`.
 
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    COPY_ROWS, CopyQuestion, LeftOut, Metric, NFP_SIZES, NfpHost, ORDER_ROWS, Params,
-    leave_one_out, simulate_copy_row, simulate_host_row, simulate_order,
+    Answer, COPY_ROWS, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS, H200_THREADS,
+    HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB, LeftOut,
+    Metric, Move, NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, Standing, answer_copy_row,
+    answer_peer_row, iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop,
+    simulate_host_row, simulate_iommu_row, simulate_order,
 };
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-fn error_percent(model: f64, measured: f64) -> f64 {
-    (model / measured - 1.0) * 100.0
-}
 
 /// What was known of a row when the model said its number: docs/pcie.md, Errors, defines the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKind {
     /// A number of the model was fitted to it.
     Fitted,
-    /// It was known when the mechanism was written; nothing was fitted to it.
+    /// It was known when the mechanism was written, or a rule that moves it; nothing was fitted to
+    /// it.
     Known,
     /// It had been looked at before the model was asked; nothing was fitted to it.
     Seen,
@@ -29,19 +29,24 @@ pub enum RowKind {
 }
 
 impl RowKind {
-    const ALL: [Self; 4] = [Self::Predicted, Self::Known, Self::Seen, Self::Fitted];
+    pub const ALL: [Self; 4] = [Self::Predicted, Self::Known, Self::Seen, Self::Fitted];
 
     /// Of rows that nobody had looked at, unless they are fitted.
-    pub const fn fitted(is_fitted: bool) -> Self {
+    const fn fitted(is_fitted: bool) -> Self {
         if is_fitted { Self::Fitted } else { Self::Predicted }
     }
 
+    /// Of rows that were known, some of which are fitted.
+    const fn fitted_or_known(is_fitted: bool) -> Self {
+        if is_fitted { Self::Fitted } else { Self::Known }
+    }
+
     /// Of rows that are not fitted.
-    pub const fn known(is_known: bool) -> Self {
+    const fn known(is_known: bool) -> Self {
         if is_known { Self::Known } else { Self::Predicted }
     }
 
-    const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Fitted => "fitted",
             Self::Known => "known before",
@@ -51,45 +56,228 @@ impl RowKind {
     }
 }
 
-/// Totals of compared rows: how many of each kind, and how many are how near.
-pub fn totals(rows: &[Value]) -> String {
-    let mut out = format!("{:<13} {:>5} {:>8} {:>8} {:>8}\n", "", "rows", "5 %", "10 %", "15 %");
-    let mut line = |name: &str, is: &dyn Fn(&Value) -> bool| {
-        let errors = rows.iter().filter(|row| is(&row["kind"])).map(|row| &row["error_percent"]);
-        let errors: Vec<f64> = errors.map(|e| e.as_f64().map_or(f64::NAN, f64::abs)).collect();
-        out += &format!("{name:<13} {:>5}", errors.len());
-        for most in [5.0, 10.0, 15.0] {
-            out += &format!(" {:>8}", errors.iter().filter(|e| **e <= most).count());
-        }
-        out.push('\n');
-    };
-    for kind in RowKind::ALL {
-        line(kind.name(), &|own| own == kind.name());
-    }
-    line("all", &|_| true);
-    out
+/// A row beside the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub table: String,
+    pub row: String,
+    pub measured: f64,
+    pub model: f64,
+    pub kind: RowKind,
+    pub note: String,
+    /// Whether others published it; else it was measured for this project.
+    pub published: bool,
+    /// What the model said when it was first asked, where rules that were written since move it.
+    pub first: Option<f64>,
+    /// What it says if the device's engines share one queue, where that differs.
+    pub one_queue: Option<f64>,
+    /// Who moves the data, and between which ends.
+    pub mover: Option<(Move, String)>,
 }
 
-/// A row beside the model.
-pub fn compared(
-    table: &str,
-    row: String,
-    measured: f64,
-    model: f64,
-    kind: RowKind,
-    note: &str,
-) -> Value {
-    json!({
-        "table": table, "row": row, "measured": measured, "model": model,
-        "error_percent": error_percent(model, measured),
-        "kind": kind.name(), "note": note,
-    })
+fn error_percent(model: f64, measured: f64) -> f64 {
+    (model / measured - 1.0) * 100.0
+}
+
+impl Row {
+    pub fn new(table: &str, row: String, measured: f64, model: f64, kind: RowKind) -> Self {
+        Self {
+            table: table.to_owned(),
+            row,
+            measured,
+            model,
+            kind,
+            note: String::new(),
+            published: true,
+            first: None,
+            one_queue: None,
+            mover: None,
+        }
+    }
+
+    fn note(self, note: &str) -> Self {
+        Self { note: note.to_owned(), ..self }
+    }
+
+    /// Measured for this project.
+    fn own(self) -> Self {
+        Self { published: false, ..self }
+    }
+
+    pub fn moved_by(self, mover: Option<(Move, String)>) -> Self {
+        Self { mover, ..self }
+    }
+
+    /// A row as the model has it without the rules that were written since it was read: which moved
+    /// it, it was known before.
+    pub fn answered(mut self, answer: Answer) -> Self {
+        self.one_queue = answer.one_queue();
+        if answer.is_moved() {
+            self.first = Some(answer.first);
+            self.kind = if self.kind == RowKind::Predicted { RowKind::Known } else { self.kind };
+        }
+        self
+    }
+
+    pub fn error_percent(&self) -> f64 {
+        error_percent(self.model, self.measured)
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "table": self.table, "row": self.row, "measured": self.measured, "model": self.model,
+            "error_percent": self.error_percent(), "first_asked": self.first,
+            "one_queue": self.one_queue, "kind": self.kind.name(), "published": self.published,
+            "note": self.note,
+        })
+    }
+}
+
+fn unit_of(metric: Metric) -> &'static str {
+    match metric {
+        Metric::ReadGbps => "read, Gb/s",
+        Metric::WriteGbps => "write, Gb/s",
+        Metric::ReadNs => "read latency, ns",
+        Metric::WriteReadNs => "write then read, ns",
+    }
+}
+
+/// Rates of reads and writes of one size have equal ends.
+fn mover_of(metric: Metric, ends: String) -> Option<(Move, String)> {
+    match metric {
+        Metric::ReadGbps => Some((Move::Read, ends)),
+        Metric::WriteGbps => Some((Move::Write, ends)),
+        Metric::ReadNs | Metric::WriteReadNs => None,
+    }
+}
+
+/// Every row.
+pub fn all(params: &Params) -> Result<Vec<Row>> {
+    let mut rows = hosts()?;
+    rows.extend(translated(params)?);
+    rows.extend(h200(params)?);
+    rows.extend(peers(params)?);
+    rows.extend(threads(params)?);
+    rows.extend(ordering(params)?);
+    rows.extend(copies(params)?);
+    rows.extend(sizes()?);
+    Ok(rows)
+}
+
+/// Hosts of pcie-bench. The tables of two were known when the simulation was written.
+fn hosts() -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
+        for r in HOST_ROWS {
+            let (measured, fitted) = r.of(&host);
+            let model = simulate_host_row(&host, r.metric, r.bytes)?;
+            let residual = HOST_RESIDUALS.iter().find(|(m, b, _)| *m == r.metric && *b == r.bytes);
+            let name = format!("{}, {} B", unit_of(r.metric), r.bytes);
+            let kind = RowKind::fitted_or_known(fitted);
+            let row = Row::new(host.name, name, measured, model, kind);
+            let mover = mover_of(r.metric, format!("{} B", r.bytes));
+            rows.push(row.note(residual.map_or("", |(_, _, why)| *why)).moved_by(mover));
+        }
+    }
+    for check in HOST_CHECKS {
+        for &(metric, bytes, measured) in check.rows {
+            let model = simulate_host_row(&check.host, metric, bytes)?;
+            let name = format!("{}, {bytes} B", unit_of(metric));
+            let kind = RowKind::known(check.is_known(metric, bytes));
+            let row = Row::new(check.host.name, name, measured, model, kind);
+            let note = check.residual(metric, bytes).unwrap_or_default();
+            rows.push(row.note(note).moved_by(mover_of(metric, format!("{bytes} B"))));
+        }
+    }
+    Ok(rows)
+}
+
+/// Hosts of pcie-bench behind an IOMMU.
+fn translated(params: &Params) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (host, of_host) in IOMMU_ROWS {
+        for &(metric, bytes, measured) in of_host {
+            for (window, measured) in IOMMU_WINDOWS_KIB.into_iter().zip(measured) {
+                let model = simulate_iommu_row(params, &host, (metric, bytes), window)?;
+                let size = format!("{bytes} B, window of {window} KiB");
+                let (table, name) =
+                    (format!("{}, IOMMU", host.name), format!("{}, {size}", unit_of(metric)));
+                let fitted = iommu_row_is_fitted((metric, bytes), window);
+                let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
+                let row = Row::new(&table, name, measured, model, RowKind::fitted(fitted));
+                rows.push(row.note(note).moved_by(mover_of(metric, size)));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Curves and hops of H200s: they were in the tree when the simulation was written.
+fn h200(params: &Params) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for r in H200_CURVES {
+        let model = simulate_curve(params, r.curve, r.blocks, 512)?;
+        let what = match r.curve {
+            Curve::HostStore => "stores to host",
+            Curve::HostLoad => "loads from host",
+            Curve::PeerStore => "stores to peer",
+            Curve::PeerLoad => "loads from peer",
+        };
+        let name = format!("{what}, {} blocks, GB/s", r.blocks);
+        let kind = RowKind::fitted_or_known(r.fitted);
+        rows.push(Row::new("H200 curves", name, r.gb_per_s, model, kind).own());
+    }
+    for r in H200_HOPS {
+        let hop = if r.pcie { "PCIe" } else { "NVLink" };
+        let paths = [
+            ("push, fence, doorbell", HopPath::Push, Some(r.push_ns)),
+            ("pull", HopPath::Pull, Some(r.pull_ns)),
+            ("push in-band", HopPath::Inband, r.inband_ns),
+        ];
+        for (what, path, measured) in paths {
+            let Some(measured) = measured else { continue };
+            let model = simulate_hop(params, path, r.bytes, r.pcie)?;
+            let name = format!("{hop}, {what}, {} B, ns", r.bytes);
+            let table = "H200 push against pull";
+            rows.push(Row::new(table, name, measured, model, RowKind::Known).own());
+        }
+    }
+    Ok(rows)
+}
+
+/// Blocks of other sizes on H200s.
+fn threads(params: &Params) -> Result<Vec<Row>> {
+    let row = |&(curve, threads, measured): &(Curve, u32, f64)| {
+        let model = simulate_curve(params, curve, 1, threads)?;
+        let what = if curve == Curve::HostLoad { "loads from" } else { "stores to" };
+        let name = format!("{what} host, 1 block of {threads} threads, GB/s");
+        let row = Row::new("H200 threads", name, measured, model, RowKind::Predicted);
+        Ok(row.note("predicted before it was measured").own())
+    };
+    H200_THREADS.iter().map(row).collect()
+}
+
+/// GPUs of whole machines.
+fn peers(params: &Params) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for r in PEER_ROWS {
+        let answer = answer_peer_row(params, &r)?;
+        let name = format!("Gen{} x16, {:?}, {:?}, GB/s", r.generation, r.standing, r.traffic);
+        let note = match r.standing {
+            Standing::TwoSockets => "the interconnect's rate is unknown, taken as no limit",
+            _ => "",
+        };
+        let kind = RowKind::known(r.known_before);
+        let row = Row::new(r.machine, name, r.gb_per_s, answer.now, kind);
+        rows.push(row.note(note).answered(answer));
+    }
+    Ok(rows)
 }
 
 /// Copies on machines that others measured.
-pub fn copies(params: &Params) -> Result<Vec<Value>> {
-    let row = |r: &bellpush::pcie::sim::CopyRow| {
-        let model = simulate_copy_row(params, r)?;
+fn copies(params: &Params) -> Result<Vec<Row>> {
+    let row = |r: &CopyRow| {
+        let answer = answer_copy_row(params, r)?;
         let m = r.machine;
         let mut note = m.source.to_owned();
         if !m.assumed.is_empty() {
@@ -97,13 +285,14 @@ pub fn copies(params: &Params) -> Result<Vec<Value>> {
         }
         let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
         let (name, kind) = (format!("{}{unit}", r.what), RowKind::known(m.known_before));
-        Ok(compared(m.name, name, r.measured, model, kind, &note))
+        let row = Row::new(m.name, name, r.measured, answer.now, kind);
+        Ok(row.note(&note).moved_by(r.question.mover()).answered(answer))
     };
     COPY_ROWS.iter().map(row).collect()
 }
 
 /// Rates of the sizes of pcie-bench's sweep that its two hosts' tables do not have.
-pub fn sizes() -> Result<Vec<Value>> {
+fn sizes() -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (i, host) in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL].iter().enumerate() {
         for (bytes, reads, writes) in NFP_SIZES {
@@ -114,7 +303,7 @@ pub fn sizes() -> Result<Vec<Value>> {
                 let model = simulate_host_row(host, metric, bytes)?;
                 let (table, name) =
                     (format!("{}, sweep", host.name), format!("{what}, Gb/s, {bytes} B"));
-                rows.push(compared(&table, name, measured[i], model, RowKind::Seen, ""));
+                rows.push(Row::new(&table, name, measured[i], model, RowKind::Seen));
             }
         }
     }
@@ -122,7 +311,7 @@ pub fn sizes() -> Result<Vec<Value>> {
 }
 
 /// NICs' writes into host memory in order, and relaxed.
-pub fn ordering(params: &Params) -> Result<Vec<Value>> {
+fn ordering(params: &Params) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for r in ORDER_ROWS {
         let model = simulate_order(params, &r.machine)?;
@@ -130,10 +319,10 @@ pub fn ordering(params: &Params) -> Result<Vec<Value>> {
             [("in order", r.strict, model[0]), ("relaxed", r.relaxed, model[1])]
         {
             let Some(measured) = measured else { continue };
-            let note = format!("{}; {}", r.source, r.note);
             let name = format!("{}, writes {what}, Gb/s", r.name);
             let kind = RowKind::known(r.known_before);
-            rows.push(compared("Relaxed ordering", name, measured, model, kind, &note));
+            let row = Row::new("Relaxed ordering", name, measured, model, kind);
+            rows.push(row.note(&format!("{}; {}", r.source, r.note)));
         }
     }
     Ok(rows)
@@ -151,31 +340,4 @@ pub fn left_out(params: &Params) -> Result<Vec<Value>> {
         })
     };
     Ok(leave_one_out(params)?.iter().map(row).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn totals_count_each_row_once_by_its_kind_and_error() {
-        let row = |kind, model| compared("t", "r".into(), 100.0, model, kind, "");
-        let rows = [
-            row(RowKind::Fitted, 101.0),
-            row(RowKind::Seen, 90.5),
-            row(RowKind::Predicted, 95.5),
-            row(RowKind::Predicted, 112.0),
-            row(RowKind::Known, 300.0),
-        ];
-        let text = totals(&rows);
-        let lines: Vec<Vec<&str>> =
-            text.lines().skip(1).map(|l| l.split_whitespace().rev().take(4).collect()).collect();
-        // Within 15, 10 and 5 %, and of how many.
-        assert_eq!(lines[0], ["2", "1", "1", "2"], "{text}");
-        assert_eq!(lines[1], ["0", "0", "0", "1"], "{text}");
-        assert_eq!(lines[2], ["1", "1", "0", "1"], "{text}");
-        assert_eq!(lines[3], ["1", "1", "1", "1"], "{text}");
-        assert_eq!(lines[4], ["4", "3", "2", "5"], "{text}");
-        assert!(text.starts_with("  ") && text.contains("\nknown before "), "{text}");
-    }
 }

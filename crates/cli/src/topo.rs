@@ -12,8 +12,7 @@ mod source;
 
 use std::path::PathBuf;
 
-use bellpush::pcie::Origin;
-use bellpush::pcie::sim::{NicModel, Origins};
+use bellpush::pcie::sim::NicModel;
 use bellpush::pcie::topology::{
     Assigned, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign, assign_topology, compare,
     loads, matrix_text, survey_text, to_svg_loaded, to_text, to_toml, to_tree, unknowns,
@@ -21,6 +20,7 @@ use bellpush::pcie::topology::{
 };
 use serde_json::{Value, json};
 
+use crate::sim_marks;
 use crate::values;
 use advice::{All, Basis};
 use source::Source;
@@ -93,11 +93,7 @@ fn basis(
         }
     };
     let params = crate::sim::params_of(&args.set, topology)?;
-    let mut origins = Origins::default();
-    topology.measured().iter().for_each(|(name, _)| origins.set(name, Origin::Measured));
-    for name in args.set.iter().filter_map(|set| set.split_once('=')).map(|set| set.0) {
-        origins.set(name, Origin::Read);
-    }
+    let origins = sim_marks::origins(&args.set, topology);
     let is_named = args.nic.is_some();
     Ok(Basis { nic, why: why.to_owned(), params, origins, is_named })
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::io::Write;
 
 use bellpush::pcie::sim::{PathModel, Question, SweepRow, TestBedSpec};
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
@@ -22,17 +23,33 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Simulates everything.
+    /// Simulates everything, and writes the table to `out` as its rows come.
     pub fn new(
         spec: TestBedSpec<'_>,
         text: &str,
         (paths, sizes, in_flight): (&[PathModel], &[u32], u32),
+        out: Option<&mut dyn Write>,
     ) -> Result<Self> {
         let question: Question = text.parse().map_err(|e| format!("--what {e}"))?;
-        let rows = question.answer(spec, paths, sizes, in_flight);
-        let rows = rows.map_err(|e| format!("--what {e}"))?;
         let combinations = question.combinations();
-        Ok(Self { name: spec.topology.name.clone(), question, rows, combinations })
+        let name = spec.topology.name.clone();
+        let mut answer = Self { name, question, rows: Vec::new(), combinations };
+        let mut base: Vec<SweepRow> = Vec::new();
+        let mut written = Ok(());
+        let mut out = out;
+        let mut each = |i: usize, rows: &[SweepRow]| {
+            let Some(out) = out.as_deref_mut().filter(|_| written.is_ok()) else { return };
+            if i == 0 {
+                base = rows.to_vec();
+                written = out.write_all(answer.head().as_bytes());
+            }
+            let text = answer.text(i, rows, &base);
+            written = written.as_ref().map_or(Ok(()), |()| out.write_all(text.as_bytes()));
+        };
+        let rows = answer.question.answer(spec, paths, sizes, in_flight, &mut each);
+        answer.rows = rows.map_err(|e| format!("--what {e}"))?;
+        written?;
+        Ok(answer)
     }
 
     /// Values of a combination as they are written; dashes for the topology as it is.
@@ -77,42 +94,55 @@ impl Answer {
         self.question.axes.iter().any(|axis| axis.name == "p2p_reads")
     }
 
-    /// The table.
-    pub fn text(&self) -> String {
-        let names: Vec<&str> = self.question.axes.iter().map(|a| a.name.as_str()).collect();
-        let mut out = format!("{}, model: every combination of {}\n", self.name, names.join(", "));
-        let widths: Vec<usize> = names.iter().map(|n| n.len().max(8)).collect();
-        let cells = |values: &[String]| {
-            let all = values.iter().zip(&widths).map(|(v, &w)| format!("{v:>w$}"));
-            all.collect::<Vec<_>>().join(" ")
-        };
-        let head = cells(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
-        let _ = writeln!(
-            out,
-            "{head} {:>15} {:>9} {:>5} {:>13} {:>6} {:>8} {:>6}",
-            "path", "bytes", "class", "completed us", "x", "GB/s", "x"
-        );
-        for (i, rows) in self.rows.iter().enumerate() {
-            for (row, base) in rows.iter().zip(&self.rows[0]) {
-                let (path, bytes, class) = (row.path.name(), row.bytes, row.distance);
-                let _ =
-                    write!(out, "{} {path:>15} {bytes:>9} {class:>5}", cells(&self.settings(i)));
-                let Some(p) = row.prediction else {
-                    let _ = writeln!(out, "  {}", row.why_not.as_deref().unwrap_or_default());
-                    continue;
-                };
-                let ratio = |of: fn(&bellpush::pcie::sim::Prediction) -> f64| {
-                    base.prediction.map_or("-".into(), |b| format!("{:.2}", of(&p) / of(&b)))
-                };
-                let _ = writeln!(
-                    out,
-                    " {:>13.2} {:>6} {:>8.2} {:>6}",
-                    p.completed_ns / 1000.0,
-                    ratio(|p| p.completed_ns),
-                    p.gb_per_s,
-                    ratio(|p| p.gb_per_s)
-                );
-            }
+    fn widths(&self) -> Vec<usize> {
+        self.question.axes.iter().map(|a| a.name.len().max(8)).collect()
+    }
+
+    fn cells(&self, values: &[String]) -> String {
+        let all = values.iter().zip(self.widths()).map(|(v, w)| format!("{v:>w$}"));
+        all.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The head of the table.
+    fn head(&self) -> String {
+        let names: Vec<String> = self.question.axes.iter().map(|a| a.name.clone()).collect();
+        format!(
+            "{}, model: every combination of {}\n{} {:>15} {:>9} {:>5} {:>13} {:>6} {:>8} {:>6}\n",
+            self.name,
+            names.join(", "),
+            self.cells(&names),
+            "path",
+            "bytes",
+            "class",
+            "completed us",
+            "x",
+            "GB/s",
+            "x"
+        )
+    }
+
+    /// Rows of the table: of a combination, beside those of the topology as it is.
+    fn text(&self, i: usize, rows: &[SweepRow], base: &[SweepRow]) -> String {
+        let mut out = String::new();
+        for (row, base) in rows.iter().zip(base) {
+            let (path, bytes, class) = (row.path.name(), row.bytes, row.distance);
+            let settings = self.cells(&self.settings(i));
+            let _ = write!(out, "{settings} {path:>15} {bytes:>9} {class:>5}");
+            let Some(p) = row.prediction else {
+                let _ = writeln!(out, "  {}", row.why_not.as_deref().unwrap_or_default());
+                continue;
+            };
+            let ratio = |of: fn(&bellpush::pcie::sim::Prediction) -> f64| {
+                base.prediction.map_or("-".into(), |b| format!("{:.2}", of(&p) / of(&b)))
+            };
+            let _ = writeln!(
+                out,
+                " {:>13.2} {:>6} {:>8.2} {:>6}",
+                p.completed_ns / 1000.0,
+                ratio(|p| p.completed_ns),
+                p.gb_per_s,
+                ratio(|p| p.gb_per_s)
+            );
         }
         out
     }

@@ -124,6 +124,13 @@ fn classes_equal_nvidia_smis() {
     // lspci's tree shows no NUMA nodes: NODE and SYS look alike.
     equals(&["esc8000a-e12.tree"], "esc8000a-e12.smi", 28, false);
     equals(&["wrx90.tree"], "wrx90.smi", 6, false);
+    // Every machine of which both are there.
+    let trees = [names(".lspci"), names(".tree")].concat();
+    let stem = |name: &String| name.split_once('.').map(|(stem, _)| stem.to_owned());
+    let trees: Vec<String> = trees.iter().filter_map(stem).collect();
+    let both: Vec<String> =
+        names(".smi").iter().filter_map(stem).filter(|name| trees.contains(name)).collect();
+    assert_eq!(both, ["esc8000a-e12", "esc8000a-e13p", "wrx90"], "compare the new one above");
     // Another machine's matrix: what differs is said.
     let capture = lspci(&["esc8000a-e13p.lspci"]);
     let tree = Tree::new(&capture);

@@ -83,7 +83,10 @@ fn odd_commands_are_refused_in_one_line() {
         (vec!["sim", "--csv", "dir"], "dir"),
         (vec!["sim", "--sensitivity", "--sizes", "16MiB"], "TLP transmissions to simulate"),
         (vec!["sim", "--losses", "--sizes", "16MiB"], "TLP transmissions to simulate"),
-        (vec!["sim", "--scale", "131072", "--topology", "dgx-h100"], "steps of ranks"),
+        (vec!["sim", "--scale", "131072", "--topology", "dgx-h100"], "2 to 65536, in nodes of 8"),
+        (vec!["sim", "--scale", "65536,65536", "--topology", "dgx-h100"], "steps of ranks"),
+        (vec!["sim", "--set", "wire_ns=1e308"], "wire_ns=1e308: must be from 0 to 1000000000"),
+        (vec!["sim", "--what", "wire_ns=1e308"], "wire_ns=1e308: must be from 0"),
         (
             vec![
                 "sim",

@@ -245,7 +245,7 @@ fn add_link(
     // A root complex cuts TLPs that it forwards between its ports and out of them.
     if above.kind == Kind::RootComplex {
         up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
-        let [writes, completions] = above.p2p.limits();
+        let [writes, completions] = topology.p2p_of(parent).0.limits();
         down.peer_gb_per_s = [writes, 0.0, completions];
     }
     // A root port joins completions from host memory that wait for its link, whether the tree shows
@@ -261,7 +261,8 @@ fn add_link(
     };
     if port_ns.is_some() {
         down.credits = down.credits.of_endpoint();
-        up.by_source = true;
+        // Moved by a third, a yes stays a yes.
+        up.by_source = p.engines_in_turn > 0.5;
     }
     let (own, top) = (nodes.at[id.0], nodes.at[parent.0]);
     let end = port_ns.map_or(own, |ns| {

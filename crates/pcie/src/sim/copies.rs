@@ -62,6 +62,9 @@ pub struct CopyMachine {
     pub name: &'static str,
     /// Who published its rows.
     pub source: &'static str,
+    /// Its CPU, whose root complexes' limits are those that other machines of its family have; empty:
+    /// not named, or nobody reported of it.
+    pub cpu: &'static str,
     /// Words of the source that show link and numbers.
     pub said: &'static str,
     /// What the source leaves open, beside what is assumed for all; empty: nothing.
@@ -137,6 +140,29 @@ pub enum CopyQuestion {
     EachToEach(&'static [u8], &'static [u8], Move),
     /// How much longer the first takes than the second, of so many bytes, ns.
     Longer(Copied, Copied, u32),
+}
+
+impl CopyQuestion {
+    /// Who moves the data, and between which ends, whichever way they go: two rows of one machine
+    /// with equal ends differ in who moves the data alone. `None` where both do, and of times.
+    pub fn mover(&self) -> Option<(Move, String)> {
+        let between = |c: &Copied| {
+            let mut ends = [c.from, c.to].map(|end| format!("{end:?}"));
+            ends.sort_unstable();
+            ends.join("-")
+        };
+        match self {
+            Self::Alone(c) => Some((c.by, between(c))),
+            Self::Beside(a, b) => Some((a.by, format!("{} beside {}", between(a), between(b)))),
+            Self::Together(all) => {
+                let by = all.first()?.by;
+                let ends: Vec<String> = all.iter().map(between).collect();
+                all.iter().all(|c| c.by == by).then(|| (by, ends.join(", ")))
+            }
+            Self::EachToEach(from, to, by) => Some((*by, format!("each {from:?} {to:?}"))),
+            Self::Longer(..) => None,
+        }
+    }
 }
 
 /// One published number.

@@ -21,6 +21,7 @@ const fn sw(at: At, generation: u32, chip: &'static str) -> SwitchAt {
 const DIRECT: CopyMachine = CopyMachine {
     name: "",
     source: "",
+    cpu: "",
     said: "",
     assumed: "",
     link: RawLink::new(4, 16),
@@ -77,6 +78,7 @@ const FOUR_PER_SWITCH: &[DeviceAt] = &[
 pub(super) const WRX90: CopyMachine = CopyMachine {
     name: "Threadripper PRO 7955WX, Switchtec, two levels",
     source: "rtx6kpro, hardware/wrx90-cpayne-microchip-switches.md",
+    cpu: "Threadripper PRO 7955WX",
     said: "GPU endpoints: MaxReadReq 512, MaxPayload 256; all links Gen5 x16; ReqRedir disabled",
     link: GEN5,
     roots: &[0, 0],
@@ -151,6 +153,7 @@ pub(super) const VIRTUAL_3: CopyMachine = CopyMachine {
 pub(super) const TURIN: CopyMachine = CopyMachine {
     name: "one EPYC 9575F, four Switchtec",
     source: "rtx6kpro, hardware/asrockrack-turin-cpayne-16gpu.md",
+    cpu: "EPYC 9575F",
     said: "all four switches on distinct root complexes; Gen5 x16; root ports and GPUs at 512 B",
     roots: &[0, 0, 0, 0],
     switches: &[sw(Root(0), 5, ""), sw(Root(1), 5, ""), sw(Root(2), 5, ""), sw(Root(3), 5, "")],
@@ -159,6 +162,7 @@ pub(super) const TURIN: CopyMachine = CopyMachine {
 pub(super) const PUGET: CopyMachine = CopyMachine {
     name: "Threadripper PRO 7965WX, RTX 6000 Ada",
     source: "luigifcruz/stelline, hardware/puget-threadripper-pro-wrx90.md",
+    cpu: "Threadripper PRO 7965WX",
     said: "lspci: Speed 16GT/s, Width x16, MaxPayload 256, MaxReadReq 512; PHB; 32000000 B: 26.8",
     assumed: "the carrier of eight SSDs is one switch",
     roots: &[0, 0],
@@ -180,6 +184,7 @@ pub(super) const PUGET: CopyMachine = CopyMachine {
 pub(super) const GENOA: CopyMachine = CopyMachine {
     name: "2 x EPYC 9374F, RTX 6000 Ada",
     source: "luigifcruz/stelline, hardware/asus-esc8000a-e12.md",
+    cpu: "EPYC 9374F",
     said: "lspci: Speed 16GT/s, Width x16, MaxPayload 256, MaxReadReq 512; four root complexes",
     roots: &[0, 0, 1, 1],
     devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3))],
@@ -196,6 +201,7 @@ pub(super) const I7: CopyMachine = CopyMachine {
 pub(super) const W2123: CopyMachine = CopyMachine {
     name: "Xeon W-2123, WX 8100",
     source: "ROCm/ROCm#787, after",
+    cpu: "Xeon W-2123",
     said: "13.691481, 14.285625, 10.261399; 18.476459, 18.906259; 19:0.0 and 67:0.0",
     assumed: "the source writes",
     link: GEN3,
@@ -206,6 +212,7 @@ pub(super) const W2123: CopyMachine = CopyMachine {
 pub(super) const W2135: CopyMachine = CopyMachine {
     name: "Xeon W-2135, MI50",
     source: "ROCm/ROCm#4793",
+    cpu: "Xeon W-2135",
     said: "X11SRA-F; MaxPayload 256, MaxReadReq 512; 13.750, 14.280; 25.911",
     assumed: "",
     ..W2123
@@ -221,6 +228,7 @@ pub(super) const MILAN: CopyMachine = CopyMachine {
 pub(super) const ROME: CopyMachine = CopyMachine {
     name: "EPYC 7542, RX 7900 XTX",
     source: "ROCm/ROCm#2253",
+    cpu: "EPYC 7542",
     said: "28.411, 29.013; 48.226",
     ..DIRECT
 };
@@ -262,6 +270,7 @@ pub(super) const RTX_4090: CopyMachine = CopyMachine {
 pub(super) const WRX80: CopyMachine = CopyMachine {
     name: "Threadripper PRO 3995WX, RTX 4090",
     source: "tinygrad/open-gpu-kernel-modules#6",
+    cpu: "Threadripper PRO 3995WX",
     said: "wrx80e sage and threadripper 3995wx; bidirectional 49.97 to 51.12",
     assumed: "each slot has a root port",
     roots: &[0, 0],
@@ -271,6 +280,7 @@ pub(super) const WRX80: CopyMachine = CopyMachine {
 pub(super) const NAPLES: CopyMachine = CopyMachine {
     name: "EPYC 7261, MI25",
     source: "ROCm/ROCmValidationSuite#427",
+    cpu: "EPYC 7261",
     said: "two MI25 on the same CPU; 7.056, 7.030; bidirectional 11.901, 12.081",
     assumed: "Gen3 x16, as the card has",
     link: GEN3,
@@ -378,6 +388,7 @@ pub(super) const VCU128: CopyMachine = CopyMachine {
 pub(super) const BROADWELL: CopyMachine = CopyMachine {
     name: "E5-2650 v4, P40, three P4600",
     source: "NVIDIA developer forum 55564",
+    cpu: "E5-2650 v4",
     said: "3.2GB/s SeqRead each; three to RAM 9.4-9.5, to the GPU 7.1, two 6.3",
     assumed: "x4 each, as the SSDs have",
     link: GEN3,

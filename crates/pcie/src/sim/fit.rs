@@ -9,12 +9,13 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use super::copy_sim::simulate_with_own_limits;
 use super::hosts::simulate_some;
 use super::rank::in_parallel;
 use super::{
-    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB,
-    IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError, iommu_row_is_fitted, simulate_curve,
-    simulate_hop,
+    COPY_ROWS, Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_ROWS, HopPath, IOMMU_ROWS,
+    IOMMU_WINDOWS_KIB, IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError,
+    iommu_row_is_fitted, simulate_copy_row, simulate_curve, simulate_hop,
 };
 
 /// Passes over a group's numbers.
@@ -37,6 +38,8 @@ pub enum Group {
     H200,
     /// Walks at once behind an IOMMU.
     Iommu,
+    /// Limits of root complexes by the family of their CPU.
+    Roots,
 }
 
 /// A row, and what the model says of it without having seen it.
@@ -385,7 +388,27 @@ fn iommu(params: &Params) -> Result<Vec<LeftOut>, SimError> {
 /// # Errors
 /// As the simulation's.
 pub fn leave_one_out(params: &Params) -> Result<Vec<LeftOut>, SimError> {
-    Ok([nfp()?, h200(params)?, iommu(params)?].concat())
+    Ok([nfp()?, h200(params)?, iommu(params)?, roots(params)?].concat())
+}
+
+/// Rows of machines whose root complexes were seen to limit peer traffic: with the limit of the CPU's
+/// family, and with that of its other machines alone, without which there is none.
+fn roots(params: &Params) -> Result<Vec<LeftOut>, SimError> {
+    let mut all = Vec::new();
+    for row in &COPY_ROWS {
+        let Some(in_use) = simulate_with_own_limits(params, row)? else { continue };
+        all.push(LeftOut {
+            group: Group::Roots,
+            machine: row.machine.name.to_owned(),
+            row: format!("{}, GB/s", row.what),
+            measured: row.measured,
+            in_use,
+            with_all: in_use,
+            without_row: None,
+            without_machine: Some(simulate_copy_row(params, row)?),
+        });
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

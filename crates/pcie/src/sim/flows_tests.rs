@@ -306,3 +306,23 @@ fn caps_are_for_peers_alone() {
         }
     }
 }
+
+/// What others saw of a CPU's root complexes caps peers, and not host memory; a file goes before.
+#[test]
+fn a_profile_caps_peers_alone() {
+    let cpu = ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7261");
+    let (free, naples) = (with(&[]), with(&[cpu]));
+    let own = with(&[cpu, ("id = \"rc1\"\n", "id = \"rc1\"\np2p_write_gb_per_s = 20.0\n")]);
+    let peers = [("gpu0", "gpu2")];
+    assert!(total(&free, &peers) > 50.0);
+    let capped = total(&naples, &peers);
+    assert!((capped / 7.056 - 1.0).abs() < 0.03, "{capped}");
+    let file = total(&own, &peers);
+    assert!((file / 20.0 - 1.0).abs() < 0.03, "{file}");
+    let memory = [("gpu0", "s0")];
+    assert_eq!(total(&naples, &memory), total(&free, &memory));
+    // A load has the same cap.
+    let ends = ["gpu0", "gpu2"].map(|name| naples.find(name).unwrap());
+    let fair = crate::topology::fair_rates(&naples, &[(ends[0], ends[1])]).unwrap();
+    assert!((fair[0] - 7.056).abs() < 1e-9, "{fair:?}");
+}

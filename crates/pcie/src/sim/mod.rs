@@ -10,10 +10,11 @@
 //! | `fabric`, `fabric/serve`, `channel` | queues and ways, what a link sends next, its credits |
 //! | `order`, `iotlb`, `ring` | writes into host memory, translation, slots of a window |
 //! | `build`, `params`, `nic` | hosts of a topology, the numbers that it does not give, NICs |
+//! | `decides` | the nearest limits of a rate |
 //! | `ops`, `flows`, `collapse` | operations of every path, streams side by side |
 //! | `study`, `what`, `rank`, `imprint`, `part` | sweeps, questions, advice; what hangs on what |
 //! | `hosts`, `iommu`, `h200`, `peers`, `order_rows`, `copies` | rows that others and we measured |
-//! | `copy_order` | copies that wait for each other |
+//! | `copy_order`, `first` | copies that wait for each other, what was said without later rules |
 //! | `probe`, `probe_names`, `calibrate`, `fit`, `derivatives` | `bellpush link`, fits, their worth |
 
 mod build;
@@ -26,8 +27,10 @@ mod copy_machines;
 mod copy_order;
 mod copy_rows;
 mod copy_sim;
+mod decides;
 mod derivatives;
 mod fabric;
+mod first;
 mod fit;
 mod flows;
 mod h200;
@@ -66,8 +69,10 @@ pub use collapse::{Fan, fans, schedule, warnings};
 pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, SwitchAt};
 pub use copy_order::CopyStream;
 pub use copy_rows::COPY_ROWS;
-pub use copy_sim::simulate_copy_row;
+pub use copy_sim::{simulate_copy_row, simulate_copy_row_first};
+pub use decides::{Decides, decides, flows_decided};
 pub use derivatives::{Derivative, derivatives};
+pub use first::{Answer, MOVED, TIE, answer_copy_row, answer_peer_row};
 pub use fit::{Group, LeftOut, leave_one_out};
 pub use flows::{
     Flow, Move, flow_latency_ns, flow_transmissions, simulate_flows, simulate_messages,

@@ -128,7 +128,7 @@ pub fn predict(
 }
 
 /// Operations with so many in flight: enough for a steady state, few enough for large messages.
-fn loaded_runs(bytes: u32, in_flight: u32) -> u64 {
+pub(super) fn loaded_runs(bytes: u32, in_flight: u32) -> u64 {
     let n = u64::from(in_flight);
     (64 * n).min((16 << 20) / u64::from(bytes)).max(4 * n)
 }
@@ -178,10 +178,18 @@ impl Operation {
 
     /// What the result depends on: operations of equal imprints take equal times.
     pub(super) fn imprint(&self) -> String {
-        // A ring that holds all that is in flight is one that nothing waits for.
+        self.in_ring() + &self.bed.sim.imprint(&self.program)
+    }
+
+    /// The same without what cannot limit so many at once, and so not fewer either.
+    pub(super) fn imprint_at_once(&self) -> String {
+        self.in_ring() + &self.bed.sim.imprint_at_once(&self.program, self.window)
+    }
+
+    /// A ring that holds all that is in flight is one that nothing waits for.
+    fn in_ring(&self) -> String {
         let slots = self.program.takes(self.slots.ring) * u64::from(self.window);
-        let slots = slots.min(u64::from(self.slots.count));
-        format!("{} {slots} {}", self.window, self.bed.sim.imprint(&self.program))
+        format!("{} {} ", self.window, slots.min(u64::from(self.slots.count)))
     }
 }
 

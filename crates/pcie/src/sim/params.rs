@@ -141,6 +141,9 @@ params! {
     nic_tags: Assumed = 128.0;
     /// Read requests that a GPU's copy engine has outstanding. Uncertain.
     copy_tags: Assumed = 256.0;
+    /// Whether the engines of a device take turns at its link (1) or share one queue (0). Intel and AMD
+    /// state turns of their DMA engines; what a GPU does nobody states.
+    engines_in_turn: Assumed = 1.0;
     /// Window of NIC memory for one GPU. MEMIC has 128 to 256 KiB.
     window_kib: Assumed = 256.0;
     /// Most bytes that push/kernel sends with one doorbell; half the window if that is less.
@@ -177,12 +180,18 @@ params! {
 
 /// A parameter outside the model's range.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error("{name}={value}: must be from {least} to {most}")]
+#[error("{name}={}: must be from {least} to {most}", short(*.value))]
 pub struct ParamError {
     name: &'static str,
     value: f64,
     least: f64,
     most: f64,
+}
+
+/// A number in so few digits that a line has room for it.
+pub(super) fn short(value: f64) -> String {
+    let text = value.to_string();
+    if text.len() > 16 { format!("{value:e}") } else { text }
 }
 
 impl Params {
@@ -207,7 +216,13 @@ impl Params {
     pub fn is_count(name: &str) -> bool {
         matches!(
             name,
-            "blocks" | "nic_tags" | "copy_tags" | "iotlb_entries" | "iotlb_walkers" | "staged_ends"
+            "blocks"
+                | "nic_tags"
+                | "copy_tags"
+                | "iotlb_entries"
+                | "iotlb_walkers"
+                | "staged_ends"
+                | "engines_in_turn"
         )
     }
 
@@ -219,6 +234,7 @@ impl Params {
             "dllp_bytes" => (0.0, 64.0),
             "window_kib" | "segment_kib" => (8.0, 1048576.0),
             "staged_ends" => (1.0, 2.0),
+            "engines_in_turn" => (0.0, 1.0),
             "credit_tlps" => (2.0, 1e6),
             "iotlb_entries" | "iommu_pages" => (1.0, 1e6),
             "iotlb_walkers" => (1.0, 4096.0),

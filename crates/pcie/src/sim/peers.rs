@@ -69,9 +69,13 @@ const ONE_CPU: Machine = ("one CPU, switches, RTX PRO 6000", 5, "lukealonso/p2pm
 const ROME: Machine = ("2 x EPYC 7302, A40", 4, "NVIDIA/nccl-tests#74", false);
 
 /// Rows of `p2pBandwidthLatencyTest` and p2pmark.
-pub const PEER_ROWS: [PeerRow; 13] = [
+pub const PEER_ROWS: [PeerRow; 16] = [
     row(ESC8000A, Standing::OneSwitch, Traffic::BothWrite, 103.0),
     row(ESC8000A, Standing::OneSwitchAcs, Traffic::BothWrite, 50.0),
+    // Of two chips; about 103, and 94 to 95.
+    row(ESC8000A, Standing::OneSocket, Traffic::BothWrite, 103.0),
+    row(ESC8000A, Standing::TwoSockets, Traffic::BothWrite, 94.5),
+    row(ESC8000A, Standing::TwoSockets, Traffic::Write, 36.8),
     row(TURIN, Standing::OneSocket, Traffic::Write, 56.57),
     row(TURIN, Standing::OneSocket, Traffic::BothWrite, 111.38),
     row(TURIN, Standing::TwoSockets, Traffic::Write, 50.97),

@@ -178,7 +178,10 @@ impl Cause {
         match self {
             Self::Fence => p.fence_pcie_ns = 0.0,
             Self::RootComplexCut => *topology = topology.map_p2p(|p| p.tlp_bytes = None),
-            Self::RootComplexCap => *topology = topology.map_p2p(|p| p.cap_gb_per_s = None),
+            // A number in the file, however large, goes before the CPU's profile.
+            Self::RootComplexCap => {
+                *topology = topology.map_p2p(|p| p.cap_gb_per_s = Some(f64::INFINITY));
+            }
             Self::SocketCap => *topology = topology.scale_interconnects(10.0),
             Self::Segment => p.segment_kib = p.segment_kib.min(16.0),
             Self::Window => p.window_kib *= 64.0,

@@ -1,13 +1,17 @@
 //! Questions "what if": operations under every combination of some values of some numbers.
 
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::ops::Operation;
+use super::params::short;
 use super::part::knob_has_part_in_flows;
 use super::rank::in_parallel;
 use super::{
-    Flow, MOST_TRANSMISSIONS, Params, PathModel, SweepRow, TestBedSpec, has_part_in_flows,
+    Flow, Layout, MOST_TRANSMISSIONS, Params, PathModel, SweepRow, TestBedSpec, has_part_in_flows,
     has_part_in_operation, knob_has_part_in_operation, sweep, transmissions,
 };
 use crate::topology::{Knob, Topology};
@@ -105,7 +109,7 @@ impl Axis {
         match (self.is_switch(), value != 0.0) {
             (true, true) => "on".into(),
             (true, false) => "off".into(),
-            _ => value.to_string(),
+            _ => short(value),
         }
     }
 }
@@ -166,7 +170,7 @@ fn values(name: &str, is_switch: bool, text: &str) -> Result<Vec<f64>, WhatError
         }
     }
     match (0..all.len()).find(|&i| all[..i].contains(&all[i])) {
-        Some(again) => Err(wrong(&all[again].to_string(), "stands twice")),
+        Some(again) => Err(wrong(&short(all[again]), "stands twice")),
         None => Ok(all),
     }
 }
@@ -303,7 +307,9 @@ impl Question {
         }))
     }
 
-    /// Predicts paths and sizes as they are, then under every combination, in its order.
+    /// Predicts paths and sizes as they are, then under every combination, in its order. `each` is told
+    /// the rows of each as soon as they are there. Operations whose imprints are equal are simulated
+    /// once: a combination that changes nothing of a path costs nothing.
     ///
     /// # Errors
     /// A value that the number cannot have; more to simulate than a question may have.
@@ -313,23 +319,67 @@ impl Question {
         paths: &[PathModel],
         sizes: &[u32],
         in_flight: u32,
+        each: &mut dyn FnMut(usize, &[SweepRow]),
     ) -> Result<Vec<Vec<SweepRow>>, WhatError> {
         let beds = self.beds(spec.topology, spec.params)?;
-        let of_bed = |(topology, params): &(Topology, Params)| -> f64 {
-            let spec = TestBedSpec { topology, params, ..spec };
-            let of_path =
-                |&path| sizes.iter().map(move |&b| transmissions(spec, path, b, in_flight));
-            paths.iter().flat_map(of_path).sum()
+        let cases: Vec<(PathModel, u32)> =
+            paths.iter().flat_map(|&path| sizes.iter().map(move |&bytes| (path, bytes))).collect();
+        let bed = |job: usize| {
+            let (topology, params) = &beds[job / cases.len()];
+            (TestBedSpec { topology, params, ..spec }, cases[job % cases.len()])
         };
-        let tlps: f64 = beds.iter().map(of_bed).sum();
+        let jobs = beds.len() * cases.len();
+        let keys = in_parallel(jobs, |job| {
+            let (spec, (path, bytes)) = bed(job);
+            key(spec, path, bytes, in_flight)
+        });
+        // The first job of each key is simulated.
+        let mut first: HashMap<u128, usize> = HashMap::new();
+        let firsts: Vec<usize> =
+            keys.iter().enumerate().map(|(job, &key)| *first.entry(key).or_insert(job)).collect();
+        let of_job = |job: usize| {
+            let (spec, (path, bytes)) = bed(job);
+            if firsts[job] == job { transmissions(spec, path, bytes, in_flight) } else { 0.0 }
+        };
+        let tlps: f64 = (0..jobs).map(of_job).sum();
         if tlps > MOST_TRANSMISSIONS {
             return Err(WhatError::TooLong { tlps });
         }
-        Ok(in_parallel(beds.len(), |i| {
-            let (topology, params) = &beds[i];
-            sweep(TestBedSpec { topology, params, ..spec }, paths, sizes, in_flight)
-        }))
+        let mut done: HashMap<usize, SweepRow> = HashMap::new();
+        let mut all = Vec::new();
+        for (i, (topology, _)) in beds.iter().enumerate() {
+            let own = i * cases.len()..(i + 1) * cases.len();
+            let new: Vec<usize> = own.clone().filter(|&job| firsts[job] == job).collect();
+            let rows = in_parallel(new.len(), |k| {
+                let (spec, (path, bytes)) = bed(new[k]);
+                sweep(spec, &[path], &[bytes], in_flight).remove(0)
+            });
+            done.extend(new.into_iter().zip(rows));
+            let row = |job: usize| {
+                let distance = topology.distance(spec.gpu, spec.nic);
+                let topology = topology.name.clone();
+                SweepRow { topology, distance, ..done[&firsts[job]].clone() }
+            };
+            let rows: Vec<SweepRow> = own.map(row).collect();
+            each(i, &rows);
+            all.push(rows);
+        }
+        Ok(all)
     }
+}
+
+/// What an operation's row depends on, alone and with others in flight.
+fn key(spec: TestBedSpec<'_>, path: PathModel, bytes: u32, in_flight: u32) -> u128 {
+    let imprint = match path.carries(bytes) {
+        true => Operation::new(spec, Layout::Best, path, bytes, in_flight).imprint_at_once(),
+        false => String::new(),
+    };
+    let hash = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, path, bytes, &imprint).hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    hash(0) << 64 | hash(1)
 }
 
 #[cfg(test)]
@@ -343,7 +393,7 @@ mod tests {
         let params = Params::default();
         let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let question: Question = what.parse().unwrap();
-        let rows = question.answer(spec, &[path], &[64 << 10], 8).unwrap();
+        let rows = question.answer(spec, &[path], &[64 << 10], 8, &mut |_, _| ()).unwrap();
         rows.iter().map(|r| r[0].prediction.map(|p| p.gb_per_s)).collect()
     }
 
@@ -378,6 +428,35 @@ mod tests {
             assert_eq!((hops(0.0), hops(1.0)), (3, 5), "{knob:?}");
         }
         assert!(t.with(Knob::Mps, 300.0).is_none() && t.with(Knob::Mps, 0.5).is_none());
+    }
+
+    /// What is shared between combinations is what each has by itself.
+    #[test]
+    fn what_is_shared_is_equal() {
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let question: Question = "mrrs=128|4096,acs=on|off,tags=4|64|512".parse().unwrap();
+        let (paths, sizes) = (PathModel::ALL, [8, 100, 4 << 10, 64 << 10]);
+        let mut told = 0;
+        let mut each = |i: usize, rows: &[SweepRow]| {
+            assert_eq!((i, rows.len()), (told, paths.len() * sizes.len()));
+            told += 1;
+        };
+        let shared = question.answer(spec, &paths, &sizes, 8, &mut each).unwrap();
+        let beds = question.beds(&t, &params).unwrap();
+        assert_eq!((told, shared.len()), (13, beds.len()));
+        let mut keys = std::collections::HashSet::new();
+        for ((topology, params), rows) in beds.iter().zip(shared) {
+            let own = TestBedSpec { topology, params, ..spec };
+            assert_eq!(rows, sweep(own, &paths, &sizes, 8));
+            for (path, bytes) in rows.iter().map(|r| (r.path, r.bytes)) {
+                keys.insert(key(own, path, bytes, 8));
+            }
+        }
+        // Of 260 operations; push/inband reads nothing, so it is simulated twice a size.
+        assert!(keys.len() < 120, "{}", keys.len());
     }
 
     #[test]
@@ -416,7 +495,7 @@ mod tests {
         let params = Params::default();
         let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let q: Question = "tags=1..512".parse().unwrap();
-        let error = q.answer(spec, &PathModel::ALL, &[16 << 20], 64).unwrap_err();
+        let error = q.answer(spec, &PathModel::ALL, &[16 << 20], 64, &mut |_, _| ()).unwrap_err();
         assert!(
             error.to_string().contains(" TLP transmissions to simulate: at most 4e8"),
             "{error}"

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::error::one_line;
 use super::model::{Kind, NodeId, PcieLink, Topology};
 use crate::tlp::{Addressing, Config, DLLP_BYTES, Rcb, Tax};
 
@@ -30,8 +31,13 @@ pub enum LoadError {
     #[error("{0:?} is no workload: all-reduce, all-to-all, or pairs such as gpu0>nic0,gpu1>nic1")]
     NoWorkload(String),
     /// A device that the topology lacks.
-    #[error("{0:?}: the topology has no such device")]
-    UnknownDevice(String),
+    #[error("{id:?}: the topology has no such device; there are {there}")]
+    UnknownDevice {
+        /// What is wanted.
+        id: String,
+        /// The ends that there are.
+        there: String,
+    },
     /// A collective of fewer than two GPUs.
     #[error("{0} GPUs: a collective needs two")]
     FewGpus(usize),
@@ -119,6 +125,19 @@ fn share(cut: u32, mps: u32) -> f64 {
     data(cut.min(mps)) / data(mps)
 }
 
+/// Most names that an error lists.
+const MOST_NAMES: usize = 32;
+
+fn unknown(topology: &Topology, id: &str) -> LoadError {
+    let kinds = [Kind::Gpu, Kind::Nic, Kind::Socket, Kind::NumaNode];
+    let ends = kinds.into_iter().flat_map(|kind| topology.of_kind(kind));
+    let mut names: Vec<String> = ends.map(|n| one_line(&topology.node(n).id)).collect();
+    let more = names.len().saturating_sub(MOST_NAMES);
+    names.truncate(MOST_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    LoadError::UnknownDevice { id: id.to_owned(), there: names.join(", ") + &more }
+}
+
 fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f64)>, LoadError> {
     let gpus = topology.of_kind(Kind::Gpu);
     let n = gpus.len();
@@ -135,8 +154,7 @@ fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f6
             pairs.filter(|(a, b)| a != b).map(|(a, b)| (a, b, share)).collect()
         }
         Workload::Pairs(pairs) => {
-            let find =
-                |id: &String| topology.find(id).ok_or_else(|| LoadError::UnknownDevice(id.clone()));
+            let find = |id: &String| topology.find(id).ok_or_else(|| unknown(topology, id));
             let all = pairs.iter().map(|(a, b)| Ok((find(a)?, find(b)?, 1.0)));
             all.collect::<Result<_, _>>()?
         }
@@ -180,9 +198,10 @@ pub(super) fn links(
         let node = topology.node(step[0]);
         let mut limit = f64::INFINITY;
         if is_peer && node.kind == Kind::RootComplex {
-            cut = cut.min(node.p2p.tlp_bytes.unwrap_or(u32::MAX));
+            let (p2p, _) = topology.p2p_of(step[0]);
+            cut = cut.min(p2p.tlp_bytes.unwrap_or(u32::MAX));
             let is_down = topology.node(step[1]).parent == Some(step[0]);
-            let writes = node.p2p.limits()[0];
+            let writes = p2p.limits()[0];
             limit = if is_down && writes > 0.0 { writes } else { limit };
         }
         let rate = rate(topology, step[0], step[1], cut)?;
@@ -335,6 +354,9 @@ mod tests {
         ] {
             assert_eq!(refused(text), why);
         }
-        assert_eq!(refused("gpu0>gpu7"), "\"gpu7\": the topology has no such device");
+        assert_eq!(
+            refused("gpu0>gpu7"),
+            "\"gpu7\": the topology has no such device; there are gpu0, nic0, s0"
+        );
     }
 }

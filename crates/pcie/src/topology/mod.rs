@@ -53,7 +53,7 @@ pub use nics::{NIC_FAMILIES, NicFamily, nic_family};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
 pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};
 pub use part::Guess;
-pub use profiles::{PROFILES, RootProfile};
+pub use profiles::{Limit, PROFILES, Peer, RootProfile, SeenRate};
 pub use route::{Redirect, Route};
 #[cfg(feature = "toml")]
 pub use save::to_toml;

@@ -243,6 +243,7 @@ impl Builder {
     }
 
     /// Sets a parameter of the simulation that was measured on this machine.
+    #[cfg(feature = "toml")]
     pub(super) fn measured(&mut self, parameter: &'static str, value: f64) {
         self.measured.push((parameter, value));
     }

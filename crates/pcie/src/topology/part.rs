@@ -48,6 +48,21 @@ impl Guess {
 }
 
 impl Topology {
+    /// A copy whose links are a generation faster, as far as there is one; `None` without a link.
+    pub(crate) fn with_faster_links(&self) -> Option<Self> {
+        let mut copy = self.clone();
+        let links = copy.nodes.iter_mut().filter_map(|node| node.link.as_mut());
+        let mut any = false;
+        for link in links {
+            let next = Gen::new(link.speed.generation().number() + 1);
+            let faster = next.and_then(|next| LinkSpeed::new(next, link.speed.lanes()));
+            if let Ok(speed) = faster {
+                (link.speed, any) = (speed, true);
+            }
+        }
+        any.then_some(copy)
+    }
+
     /// The topology of two devices, what is above them, and the sockets between, with names that
     /// do not depend on the rest: pairs that differ in nothing have equal parts. Also the two
     /// devices in it. Ways and times in it are those of the whole.

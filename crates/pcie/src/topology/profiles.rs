@@ -3,6 +3,56 @@
 
 use super::p2p::P2p;
 
+/// Share of what the links of a way carry from which on a rate tells of them and not of the root
+/// complex: single streams over one link have at least so much of it (docs/results/pcie-copies.md).
+const LINKS_SHARE: f64 = 0.85;
+/// What a link of x16 carries one way, GB/s.
+const GEN3: f64 = 14.4;
+const GEN4: f64 = 28.8;
+const GEN5: f64 = 57.6;
+
+/// Peer traffic of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// Reads, and their completions.
+    Reads,
+    /// Writes.
+    Writes,
+}
+
+/// A rate of peer traffic through a root complex that somebody reported.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SeenRate {
+    /// Machine.
+    pub machine: &'static str,
+    /// Reads or writes.
+    pub of: Peer,
+    /// Least and greatest one-way rate of its pairs, GB/s.
+    pub gb_per_s: [f64; 2],
+    /// What the links on the way carry, GB/s.
+    pub links_gb_per_s: f64,
+    /// Who reported it.
+    pub source: &'static str,
+}
+
+/// What reports say of a limit of peer traffic.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Limit {
+    /// Nothing.
+    Unknown,
+    /// It is not below this rate, GB/s, which the links on the way explain.
+    AtLeast(f64),
+    /// Less than the links carry passes: from the least to the greatest rate of any machine, GB/s.
+    Seen([f64; 2]),
+}
+
+impl Limit {
+    /// The rate that the simulation takes as a cap, GB/s.
+    pub fn cap(self) -> Option<f64> {
+        if let Self::Seen([_, most]) = self { Some(most) } else { None }
+    }
+}
+
 /// What was reported of the root complexes of one family of CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RootProfile {
@@ -14,28 +64,50 @@ pub struct RootProfile {
     pub reads: Option<bool>,
     /// Whether peer writes pass.
     pub writes: Option<bool>,
-    /// Highest one-way rate of peer reads that was reported, GB/s: no limit, only seen.
-    pub reads_seen_gb_per_s: Option<f64>,
-    /// The same of writes.
-    pub writes_seen_gb_per_s: Option<f64>,
-    /// Who reported it.
+    /// Rates of machines.
+    pub seen: &'static [SeenRate],
+    /// Who reported what passes.
     pub source: &'static str,
 }
 
-const UNKNOWN: RootProfile = RootProfile {
-    name: "",
-    cpus: &[],
-    reads: None,
-    writes: None,
-    reads_seen_gb_per_s: None,
-    writes_seen_gb_per_s: None,
-    source: "",
-};
+const fn seen(
+    (machine, source): (&'static str, &'static str),
+    of: Peer,
+    gb_per_s: [f64; 2],
+    links_gb_per_s: f64,
+) -> SeenRate {
+    SeenRate { machine, of, gb_per_s, links_gb_per_s, source }
+}
 
-/// The profiles. Families without one: Sandy Bridge, Ivy Bridge, Haswell, Skylake, Ice Lake,
-/// Sapphire, Emerald and Granite Rapids, Naples, Milan. For them reports give rates without a CPU's
-/// name, or a CPU without rates.
-pub const PROFILES: [RootProfile; 7] = [
+type Report = (&'static str, &'static str);
+const P40: Report = (
+    "E5-2650 v4, P40, three P4600",
+    "forums.developer.nvidia.com 55564: three NVMe drives into a P40",
+);
+const W2123: Report = ("Xeon W-2123, WX 8100", "ROCm/ROCm#787");
+const MI25: Report = ("EPYC 7261, MI25", "ROCm/ROCmValidationSuite#427");
+const A40: Report = ("2 x EPYC 7302, A40", "NVIDIA/nccl-tests#74, half of both ways");
+const GENOA: Report = ("2 x EPYC 9374F, RTX PRO 6000", "rtx6kpro, hardware/pcie-bandwidth.md");
+const ADA: Report = ("2 x EPYC 9374F, RTX 6000 Ada", "luigifcruz/stelline, asus-esc8000a-e12.md");
+const TURIN: Report = ("2 x Turin, RTX PRO 6000", "rtx6kpro, hardware/pcie-bandwidth.md");
+const ESC8000A: Report = ("ESC8000A-E13P, PEX890xx", "rtx6kpro, hardware/collapse-report.md");
+const ROCK: Report =
+    ("one EPYC 9575F, four Switchtec", "rtx6kpro, hardware/asrockrack-turin-cpayne-16gpu.md");
+const WRX80: Report =
+    ("Threadripper PRO 3995WX, RTX 4090", "tinygrad/open-gpu-kernel-modules#6, half of both ways");
+const WRX90: Report = ("Threadripper PRO 7955WX", "rtx6kpro, hardware/wrx90-cpayne-*.md");
+const PUGET: Report = (
+    "Threadripper PRO 7965WX, RTX 6000 Ada",
+    "luigifcruz/stelline, hardware/puget-threadripper-pro-wrx90.md",
+);
+
+const UNKNOWN: RootProfile =
+    RootProfile { name: "", cpus: &[], reads: None, writes: None, seen: &[], source: "" };
+
+/// The profiles; of two that match a name, the first counts. Families without one: Sandy Bridge,
+/// Ivy Bridge, Haswell, Skylake-SP, Ice Lake, Sapphire, Emerald and Granite Rapids, Milan. For them
+/// reports give rates without a CPU's name, or a CPU without rates.
+pub const PROFILES: [RootProfile; 11] = [
     RootProfile {
         name: "Intel client",
         cpus: &["Intel(R) Core(TM)"],
@@ -49,25 +121,43 @@ pub const PROFILES: [RootProfile; 7] = [
         name: "Broadwell E5",
         cpus: &["E5-26?? v4", "E5-26??v4"],
         writes: Some(true),
-        writes_seen_gb_per_s: Some(7.1),
-        source: "forums.developer.nvidia.com 55564: three NVMe drives of 3.2 GB/s into a P40, \
-                 E5-2650 v4, Gen3",
+        seen: &[seen(P40, Peer::Writes, [7.1, 7.1], 9.6)],
+        source: P40.1,
+        ..UNKNOWN
+    },
+    RootProfile {
+        name: "Skylake-W",
+        cpus: &["Xeon(R) W-21??", "Xeon W-21??"],
+        writes: Some(true),
+        seen: &[seen(W2123, Peer::Writes, [10.26, 10.26], GEN3)],
+        source: W2123.1,
+        ..UNKNOWN
+    },
+    RootProfile {
+        name: "Naples",
+        cpus: &["EPYC 7??1"],
+        writes: Some(true),
+        seen: &[seen(MI25, Peer::Writes, [7.03, 7.056], GEN3)],
+        source: MI25.1,
         ..UNKNOWN
     },
     RootProfile {
         name: "Rome",
         cpus: &["EPYC 7??2"],
         writes: Some(true),
-        writes_seen_gb_per_s: Some(25.0),
-        source: "NVIDIA/nccl-tests#74: A40s, EPYC 7302, Gen4 x16, half of 50 GB/s both ways",
+        seen: &[seen(A40, Peer::Writes, [25.0, 25.0], GEN4)],
+        source: A40.1,
         ..UNKNOWN
     },
     RootProfile {
         name: "Genoa",
         cpus: &["EPYC 9??4"],
         writes: Some(true),
-        writes_seen_gb_per_s: Some(54.0),
-        source: "voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md: EPYC 9374F, Gen5 x16",
+        seen: &[
+            seen(GENOA, Peer::Writes, [54.0, 54.0], GEN5),
+            seen(ADA, Peer::Writes, [26.3, 26.3], GEN4),
+        ],
+        source: GENOA.1,
         ..UNKNOWN
     },
     RootProfile {
@@ -75,19 +165,42 @@ pub const PROFILES: [RootProfile; 7] = [
         cpus: &["EPYC 9??5"],
         reads: Some(true),
         writes: Some(true),
-        reads_seen_gb_per_s: Some(51.3),
-        writes_seen_gb_per_s: Some(56.6),
-        source: "rtx6kpro, hardware/collapse-report.md (reads) and pcie-bandwidth.md (writes): EPYC \
-                 9575F, Gen5 x16",
+        seen: &[
+            seen(TURIN, Peer::Writes, [56.6, 56.6], GEN5),
+            seen(ROCK, Peer::Writes, [56.3, 56.4], GEN5),
+            seen(ROCK, Peer::Reads, [56.5, 56.5], GEN5),
+            seen(ESC8000A, Peer::Reads, [51.1, 51.3], GEN5),
+        ],
+        source: "rtx6kpro, hardware/collapse-report.md (reads) and pcie-bandwidth.md (writes)",
+    },
+    RootProfile {
+        name: "Threadripper PRO 3000",
+        cpus: &["Threadripper PRO 39??WX"],
+        writes: Some(true),
+        seen: &[seen(WRX80, Peer::Writes, [25.2, 25.2], GEN4)],
+        source: WRX80.1,
+        ..UNKNOWN
+    },
+    RootProfile {
+        name: "Threadripper PRO 7000",
+        cpus: &["Threadripper PRO 79??WX"],
+        reads: Some(true),
+        writes: Some(true),
+        seen: &[
+            seen(WRX90, Peer::Writes, [52.0, 56.4], GEN5),
+            seen(WRX90, Peer::Reads, [53.5, 56.4], GEN5),
+            seen(PUGET, Peer::Writes, [26.3, 26.3], GEN4),
+            seen(PUGET, Peer::Reads, [26.9, 26.9], GEN4),
+        ],
+        source: WRX90.1,
     },
     RootProfile {
         name: "Threadripper PRO",
         cpus: &["Threadripper PRO"],
         reads: Some(true),
         writes: Some(true),
-        reads_seen_gb_per_s: Some(22.5),
-        writes_seen_gb_per_s: Some(22.5),
-        source: "NVIDIA/open-gpu-kernel-modules#1253: 180 Gb/s, the NIC's rate",
+        source: "NVIDIA/open-gpu-kernel-modules#1253: 180 Gb/s both ways, the NIC's rate",
+        ..UNKNOWN
     },
     RootProfile {
         name: "Grace",
@@ -119,10 +232,50 @@ impl RootProfile {
         format!(" ({}: {})", self.name, self.source)
     }
 
+    /// What reports say of a limit, those of the machine `without`, also wired anew, left out.
+    pub fn limit(&self, of: Peer, without: &str) -> Limit {
+        let is_other = |s: &&SeenRate| s.of == of && !without.starts_with(s.machine);
+        let rates = || self.seen.iter().filter(is_other);
+        let most = rates().map(|s| s.gb_per_s[1]).fold(0.0, f64::max);
+        let least = rates().map(|s| s.gb_per_s[0]).fold(f64::INFINITY, f64::min);
+        let by_links = |s: &SeenRate| s.gb_per_s[1] >= LINKS_SHARE * s.links_gb_per_s;
+        match rates().count() {
+            0 => Limit::Unknown,
+            // One machine that has its links' rate has it for the family.
+            _ if rates().any(by_links) => Limit::AtLeast(most),
+            _ => Limit::Seen([least, most]),
+        }
+    }
+
     /// What is known of a root complex: the file's fields, and this profile's for those that the
-    /// file leaves unknown.
-    pub(crate) fn fill(&self, p2p: P2p) -> P2p {
-        P2p { reads: p2p.reads.or(self.reads), writes: p2p.writes.or(self.writes), ..p2p }
+    /// file leaves unknown. A limit that others saw counts where the file has none of that kind.
+    pub(crate) fn fill(&self, p2p: P2p, without: &str) -> P2p {
+        let cap = |own: Option<f64>, of| {
+            own.or(p2p.cap_gb_per_s.is_none().then(|| self.limit(of, without).cap()).flatten())
+        };
+        P2p {
+            reads: p2p.reads.or(self.reads),
+            writes: p2p.writes.or(self.writes),
+            read_gb_per_s: cap(p2p.read_gb_per_s, Peer::Reads),
+            write_gb_per_s: cap(p2p.write_gb_per_s, Peer::Writes),
+            ..p2p
+        }
+    }
+
+    /// A limit in words, with who saw it.
+    pub(super) fn limit_text(&self, of: Peer) -> Option<String> {
+        let rates = || self.seen.iter().filter(move |s| s.of == of);
+        match self.limit(of, "") {
+            Limit::Seen([least, most]) => {
+                let sources: Vec<String> =
+                    rates().map(|s| format!("{}, {}", s.machine, s.source)).collect();
+                let range =
+                    if least == most { format!("{most}") } else { format!("{least} to {most}") };
+                Some(format!("at most {range} GB/s, as seen on {}", sources.join("; ")))
+            }
+            Limit::AtLeast(rate) => Some(format!("limit unknown, {rate} GB/s were seen")),
+            Limit::Unknown => None,
+        }
     }
 }
 
@@ -142,7 +295,11 @@ mod tests {
             ("Intel(R) Xeon(R) CPU E5-2620 v2 @ 2.10GHz", None),
             ("Intel(R) Core(TM) Ultra 9 285K", Some("Intel client")),
             ("INTEL(R) XEON(R) PLATINUM 8580", None),
-            ("AMD Ryzen Threadripper PRO 7995WX 96-Cores", Some("Threadripper PRO")),
+            ("AMD Ryzen Threadripper PRO 7995WX 96-Cores", Some("Threadripper PRO 7000")),
+            ("AMD Ryzen Threadripper PRO 3995WX 64-Cores", Some("Threadripper PRO 3000")),
+            ("AMD Ryzen Threadripper PRO 5995WX 64-Cores", Some("Threadripper PRO")),
+            ("AMD EPYC 7261 8-Core Processor", Some("Naples")),
+            ("Intel(R) Xeon(R) W-2123 CPU @ 3.60GHz", Some("Skylake-W")),
             ("NVIDIA Grace CPU", Some("Grace")),
             ("", None),
             ("EPYC", None),
@@ -162,7 +319,24 @@ mod tests {
     #[test]
     fn a_file_goes_before_the_profile() {
         let turin = RootProfile::of("AMD EPYC 9575F").unwrap();
-        let filled = turin.fill(P2p { reads: Some(false), ..P2p::default() });
+        let filled = turin.fill(P2p { reads: Some(false), ..P2p::default() }, "");
         assert_eq!((filled.reads, filled.writes), (Some(false), Some(true)));
+        let naples = RootProfile::of("AMD EPYC 7261").unwrap();
+        let write = |p2p| naples.fill(p2p, "").limits()[0];
+        assert_eq!(write(P2p::default()), 7.056);
+        assert_eq!(write(P2p { write_gb_per_s: Some(9.0), ..P2p::default() }), 9.0);
+        assert_eq!(write(P2p { cap_gb_per_s: Some(9.0), ..P2p::default() }), 9.0);
+    }
+
+    #[test]
+    fn a_limit_is_what_links_do_not_explain_and_not_of_the_machine_itself() {
+        let of = |cpu| RootProfile::of(cpu).unwrap();
+        assert_eq!(of("EPYC 7261").limit(Peer::Writes, ""), Limit::Seen([7.03, 7.056]));
+        assert_eq!(of("EPYC 7261").limit(Peer::Reads, ""), Limit::Unknown);
+        assert_eq!(of("EPYC 7261").limit(Peer::Writes, "EPYC 7261, MI25"), Limit::Unknown);
+        // A link's rate on one machine says nothing of a limit.
+        assert_eq!(of("EPYC 9575F").limit(Peer::Reads, ""), Limit::AtLeast(56.5));
+        assert_eq!(of("EPYC 9374F").limit(Peer::Writes, GENOA.0), Limit::AtLeast(26.3));
+        assert_eq!(Limit::AtLeast(26.3).cap(), None);
     }
 }

@@ -9,7 +9,7 @@
 use super::error::one_line;
 use super::model::{Distance, Kind, NodeId, Topology};
 use super::p2p::{Iommu, P2p};
-use super::profiles::RootProfile;
+use super::profiles::{Peer, RootProfile};
 use super::tree::Class;
 
 /// Reason why a TLP climbs further than to the nearest common node.
@@ -49,7 +49,7 @@ impl Topology {
         let own = self.node(root).p2p;
         let cpu = self.socket_of(root).map_or("", |s| &self.node(s).model);
         let profile = RootProfile::of(cpu);
-        (profile.map_or(own, |p| p.fill(own)), profile)
+        (profile.map_or(own, |p| p.fill(own, "")), profile)
     }
 
     /// The way of requests and writes from `from` to `to`.
@@ -250,12 +250,26 @@ impl Route {
             notes.push(format!("whether chip {chip} crosses inside: unknown, taken as no"));
         }
         let (mut unknown, mut passes) = (Vec::new(), Vec::new());
+        let mut limits: Vec<(String, Vec<String>)> = Vec::new();
         let mut said: Option<&RootProfile> = None;
         // Host memory is no peer: nothing between devices is allowed or refused on its way.
         let memory = |n: &NodeId| matches!(t.node(*n).kind, Kind::Socket | Kind::NumaNode);
         let is_peer = ![self.nodes.first(), self.nodes.last()].into_iter().flatten().any(memory);
         for n in self.roots(t).filter(|_| is_peer) {
             let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
+            for (what, of, own_rate) in [
+                ("reads", Peer::Reads, own.read_gb_per_s),
+                ("writes", Peer::Writes, own.write_gb_per_s),
+            ] {
+                let refused = if of == Peer::Reads { p2p.reads } else { p2p.writes } == Some(false);
+                let is_own = own_rate.or(own.cap_gb_per_s).is_some();
+                let text = profile.filter(|_| !is_own && !refused).and_then(|p| p.limit_text(of));
+                let Some(text) = text.map(|text| format!("{what}: {text}")) else { continue };
+                match limits.iter_mut().find(|(other, _)| *other == text) {
+                    Some((_, roots)) => roots.push(id(n)),
+                    None => limits.push((text, vec![id(n)])),
+                }
+            }
             for (what, allowed, own) in
                 [("reads", p2p.reads, own.reads), ("writes", p2p.writes, own.writes)]
             {
@@ -277,6 +291,7 @@ impl Route {
         if let Some(profile) = said {
             notes.push(format!("peer traffic passes: {}{}", passes.join(", "), profile.cited()));
         }
+        notes.extend(limits.iter().map(|(text, roots)| format!("{} {text}", roots.join(", "))));
         if !unknown.is_empty() {
             notes.push(format!(
                 "peer traffic through root complexes unknown, taken as allowed: {}",

@@ -122,8 +122,10 @@ fn what_roots_refuse_and_what_is_unknown_is_told() {
         ("id = \"rc1\"\n", "id = \"rc1\"\np2p_reads = true\np2p_writes = true\n"),
     ]);
     let notes = notes(&t, "gpu0", "gpu2");
-    assert!(notes.contains("rc0 refuses peer reads") && !notes.contains("unknown"), "{notes}");
+    assert!(notes.contains("rc0 refuses peer reads"), "{notes}");
+    assert!(!notes.contains("unknown, taken"), "{notes}");
     assert!(!notes.contains("Turin"), "the file's own: {notes}");
+    assert!(notes.contains("rc1 reads: limit unknown, 56.5 GB/s were seen"), "{notes}");
     let route = t.route(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     assert_eq!(route.refuses_reads(&t), t.find("rc0"));
     assert_eq!(route.refuses_writes(&t), None);
@@ -137,7 +139,12 @@ fn a_cpu_fills_in_what_the_file_leaves_unknown() {
     let ends = |t: &Topology| (t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     let turin = cpu("AMD EPYC 9575F");
     let told = notes(&turin, "gpu0", "gpu2");
-    assert!(told.contains("rc1 writes (Turin: ") && !told.contains("unknown"), "{told}");
+    assert!(told.contains("rc1 writes (Turin: ") && !told.contains("unknown, taken"), "{told}");
+    assert!(told.contains("rc0, rc1 writes: limit unknown, 56.6 GB/s were seen"), "{told}");
+    let naples = cpu("AMD EPYC 7261");
+    let told = notes(&naples, "gpu0", "gpu2");
+    assert!(told.contains("rc0, rc1 writes: at most 7.03 to 7.056 GB/s, as seen on EPYC 7261"));
+    assert!(told.contains("taken as allowed: rc0 reads"), "{told}");
     let client = cpu("Intel(R) Core(TM) Ultra 9 285K");
     let (a, b) = ends(&client);
     assert_eq!(client.route(a, b).refuses_reads(&client), client.find("rc0"));

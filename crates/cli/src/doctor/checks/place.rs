@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bellpush::pcie::topology::{
-    Address, Class, Distance, Kind, RootProfile, Tree, candidates, write_fans,
+    Address, Class, Distance, Kind, Limit, Peer, RootProfile, Tree, candidates, write_fans,
 };
 
 use crate::doctor::checks::gpu::{DmaBuf, dmabuf};
@@ -269,8 +269,11 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
             ]
         }
         (Some(true), Some(true)) => {
-            let rate = profile.reads_seen_gb_per_s;
-            let seen = rate.map_or_else(String::new, |r| format!(", reads of {r} GB/s were seen"));
+            let seen = match profile.limit(Peer::Reads, "") {
+                Limit::Unknown => String::new(),
+                Limit::AtLeast(rate) => format!(", reads of {rate} GB/s were seen"),
+                Limit::Seen([_, most]) => format!(", of reads at most {most} GB/s"),
+            };
             vec![
                 Finding::fine(format!("{of} ({name}), which forwards reads and writes{seen}"))
                     .source(profile.source),

@@ -1,0 +1,199 @@
+//! What decides a rate: the nearest limits, those of which a looser one raises it.
+
+use super::ops::{Operation, loaded_runs};
+use super::{
+    EQUAL, Flow, Layout, Origins, Params, PathModel, SimError, TestBedSpec, flow_transmissions,
+    simulate_flows,
+};
+use crate::Origin;
+use crate::topology::{Guess, Kind, Knob, Limit, NodeId, Peer, Topology};
+
+/// A limit, and where its number comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decides {
+    /// Parameter, or what of the topology.
+    pub name: &'static str,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// Parameters that limit rates, and what makes each looser.
+const LIMITS: [(&str, f64); 13] = [
+    ("nic_tags", 2.0),
+    ("copy_tags", 2.0),
+    ("credit_tlps", 2.0),
+    ("window_kib", 2.0),
+    ("segment_kib", 2.0),
+    ("wire_gb_per_s", 2.0),
+    ("nic_memory_gb_per_s", 2.0),
+    ("nic_message_ns", 0.5),
+    ("iotlb_walk_ns", 0.5),
+    ("write_buffer_ns", 2.0),
+    ("blocks", 2.0),
+    ("sm_port_gb_per_s", 2.0),
+    ("sm_read_lines", 2.0),
+];
+
+/// More TLP transmissions of flows than this are not simulated again and again.
+const MOST_FLOWS: f64 = 5e5;
+
+/// Everything with one limit looser.
+fn looser(
+    topology: &Topology,
+    params: &Params,
+    origins: &Origins,
+    ends: &[NodeId],
+) -> Vec<(Decides, Topology, Params)> {
+    let mut all = Vec::new();
+    let guess = topology.guessed(Guess::Generation, true).is_some();
+    if let Some(faster) = topology.with_faster_links() {
+        let origin = if guess { Origin::Assumed } else { Origin::Read };
+        all.push((Decides { name: "links", origin }, faster, params.clone()));
+    }
+    let roots = topology.of_kind(Kind::RootComplex);
+    let of_profile = |&n: &NodeId| {
+        let (p2p, profile) = topology.p2p_of(n);
+        let seen = |of| profile.is_some_and(|p| matches!(p.limit(of, ""), Limit::Seen(_)));
+        p2p != topology.node(n).p2p && (seen(Peer::Reads) || seen(Peer::Writes))
+    };
+    let origin = if roots.iter().any(of_profile) { Origin::Fitted } else { Origin::Read };
+    let free = topology.map_p2p(|p| {
+        (p.cap_gb_per_s, p.read_gb_per_s, p.write_gb_per_s) = (Some(f64::INFINITY), None, None);
+        (p.read_slots, p.read_bytes, p.tlp_bytes) = (None, None, None);
+    });
+    all.push((Decides { name: "root complex", origin }, free, params.clone()));
+    if let Some(link) = topology.interconnects().first() {
+        let origin = topology.interconnects().iter().map(|l| l.origin).max().unwrap_or(link.origin);
+        let decides = Decides { name: "rate between sockets", origin };
+        all.push((decides, topology.scale_interconnects(2.0), params.clone()));
+    }
+    if ends.iter().any(|&n| topology.node(n).link.is_some_and(|l| l.mrrs.bytes() < 4096))
+        && let Some(larger) = topology.with(Knob::Mrrs, 4096.0)
+    {
+        let guess = topology.guessed(Guess::Mrrs, true).is_some();
+        let origin = if guess { Origin::Assumed } else { Origin::Read };
+        all.push((Decides { name: "MRRS", origin }, larger, params.clone()));
+    }
+    for (name, factor) in LIMITS {
+        let Some(params) = params.scaled(name, factor) else { continue };
+        all.push((Decides { name, origin: origins.of(name) }, topology.clone(), params));
+    }
+    all
+}
+
+/// Limits of which a looser one raises the rate of an operation with so many in flight, the one
+/// that raises it most first; none where times alone decide it. `None` where the path does not
+/// carry the size.
+///
+/// # Errors
+/// As [`predict`](super::predict).
+pub fn decides(
+    spec: TestBedSpec<'_>,
+    origins: &Origins,
+    path: PathModel,
+    bytes: u32,
+    in_flight: u32,
+) -> Result<Option<Vec<Decides>>, SimError> {
+    if !path.carries(bytes) {
+        return Ok(None);
+    }
+    let operation =
+        |spec: TestBedSpec<'_>| Operation::new(spec, Layout::Best, path, bytes, in_flight);
+    let rate = |of: Operation| Ok(of.run(loaded_runs(bytes, in_flight))?.gb_per_s());
+    let base = operation(spec);
+    let (imprint, base) = (base.imprint_at_once(), rate(base)?);
+    let mut found: Vec<(Decides, f64)> = Vec::new();
+    for (limit, topology, params) in
+        looser(spec.topology, spec.params, origins, &[spec.gpu, spec.nic])
+    {
+        let other = operation(TestBedSpec { topology: &topology, params: &params, ..spec });
+        if other.imprint_at_once() != imprint {
+            found.push((limit, rate(other)?));
+        }
+    }
+    Ok(Some(nearest(found, base)))
+}
+
+/// The same of the sum of flows; `None` where they are too many to be simulated again.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub fn flows_decided(
+    topology: &Topology,
+    params: &Params,
+    origins: &Origins,
+    flows: &[Flow],
+) -> Result<Option<Vec<Decides>>, SimError> {
+    if flow_transmissions(topology, flows, None) > MOST_FLOWS {
+        return Ok(None);
+    }
+    let sum = |t: &Topology, p: &Params| Ok(simulate_flows(t, p, flows)?.iter().sum::<f64>());
+    let base = sum(topology, params)?;
+    let ends: Vec<NodeId> = flows.iter().map(|f| f.ends().0).collect();
+    let mut found = Vec::new();
+    for (limit, t, p) in looser(topology, params, origins, &ends) {
+        let has_part = super::flows::flows_imprint(&t, &p, flows, None)
+            != super::flows::flows_imprint(topology, params, flows, None);
+        if has_part {
+            found.push((limit, sum(&t, &p)?));
+        }
+    }
+    Ok(Some(nearest(found, base)))
+}
+
+/// Those that raise a rate by more than rates are equal by.
+fn nearest(mut found: Vec<(Decides, f64)>, base: f64) -> Vec<Decides> {
+    found.retain(|(_, rate)| *rate > base * (1.0 + EQUAL));
+    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    found.into_iter().map(|(limit, _)| limit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::builtin;
+
+    fn first(topology: &str, path: PathModel, bytes: u32, params: &Params) -> Option<Decides> {
+        let t = builtin(topology).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = TestBedSpec { topology: &t, gpu, nic, params, seed: 1 };
+        let all = decides(spec, &Origins::default(), path, bytes, 8).unwrap().unwrap();
+        all.first().cloned()
+    }
+
+    #[test]
+    fn rates_name_their_nearest_limits() {
+        let p = Params::default();
+        let is = |name, origin| Some(Decides { name, origin });
+        let pull = |topology, p: &Params| first(topology, PathModel::Pull, 64 << 10, p);
+        assert_eq!(pull("same-switch", &p), is("wire_gb_per_s", Origin::Assumed));
+        assert_eq!(pull("two-root-complexes-slow-reads", &p), is("root complex", Origin::Read));
+        assert_eq!(pull("two-sockets", &p), is("rate between sockets", Origin::Assumed));
+        let few = Params { nic_tags: 4.0, ..p.clone() };
+        assert_eq!(pull("two-root-complexes", &few).unwrap().name, "MRRS");
+        // Few small messages wait for times alone.
+        assert_eq!(first("same-switch", PathModel::PushInband, 8, &p), None);
+        let none = TestBedSpec {
+            topology: &builtin("desktop").unwrap(),
+            gpu: NodeId(0),
+            nic: NodeId(0),
+            params: &p,
+            seed: 1,
+        };
+        let large = decides(none, &Origins::default(), PathModel::PushBlueflame, 4096, 8);
+        assert_eq!(large, Ok(None), "does not carry it");
+    }
+
+    #[test]
+    fn flows_name_their_nearest_limits() {
+        let t = builtin("two-sockets").unwrap();
+        let (gpu, far) = (t.find("gpu0").unwrap(), t.find("s1").unwrap());
+        let p = Params::default();
+        let limits = |flows: &[Flow]| flows_decided(&t, &p, &Origins::default(), flows).unwrap();
+        let names = limits(&[Flow::write(gpu, far)]).unwrap();
+        assert_eq!(names[0].name, "rate between sockets");
+        let near = t.find("s0").unwrap();
+        assert_eq!(limits(&[Flow::write(gpu, near)]).unwrap()[0].name, "links");
+        assert_eq!(limits(&[Flow::write(gpu, near); 64]), None, "too many");
+    }
+}
