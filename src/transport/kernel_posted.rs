@@ -363,7 +363,7 @@ impl KernelPosted {
     }
 
     /// `done`, moved to the end of the WQE in whose middle it may be: its CQE names its first block
-    /// (`kernels/include/bellpush/impl/credit.cuh`). In-band a WQE has one ticket.
+    /// (`kernels/include/bellpush/impl/completion.cuh`). In-band a WQE has one ticket.
     fn behind_last(&self, done: u64) -> Result<u64, Error> {
         if done == 0 || self.kick == Some(Kick::Inband) {
             return Ok(done);
@@ -379,7 +379,7 @@ impl KernelPosted {
 /// Writes what kernels count, and the ready words of a queue pair that has posted nothing.
 fn begin(state: &Arc<DeviceMem>, counters: &QpState, sq_blocks: u32) -> Result<(), Error> {
     state.write(0, bytemuck::bytes_of(counters))?;
-    // Each ready word begins with its block's number, which no ticket of the block takes for ready (credit.cuh).
+    // Each ready word begins with its block's number, which no ticket of the block takes for ready (completion.cuh).
     let ready: Vec<u32> = (0..sq_blocks).collect();
     Ok(state.write(QP_STATE_BYTES, bytemuck::cast_slice(&ready))?)
 }

@@ -165,7 +165,7 @@ fn a_queue_pair_that_is_to_drain_says_when_it_has() {
 #[test]
 fn an_engine_says_whether_more_of_a_message_is_to_come() {
     let mut p = pair(&Change { path_mtu: Mtu::new(1024), ..Change::default() });
-    let mut turns = |p: &mut Pair, opcode, bytes| {
+    let turns = |p: &mut Pair, opcode, bytes| {
         let wr = SendWr::new(opcode).to(p.b.buf.at(0), p.b.buf.mr.rkey);
         p.a.host.send(&wr.payload(&[p.a.buf.data(0, bytes)])).unwrap();
         let mut said = Vec::new();
