@@ -60,8 +60,8 @@ impl Idle {
 const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
 /// The last while the program only looks on after its doorbells: what is no answer waits so long.
 const OUT_FOR_ANSWERS: Duration = Duration::from_micros(80);
-/// How long the thread looks for the next packet of a message that is coming in. Nothing wakes it for that, and a rest
-/// is as long as a sender takes for all that may be on its way.
+/// How long the thread looks for the next packet of a message that is coming in over shared memory. Nothing wakes it for
+/// that, and a rest is as long as a sender takes for all that may be on its way. Sockets wake it.
 const UNDER_WAY: Duration = Duration::from_micros(20);
 /// Pauses of the processor between two such looks: each takes the line from the sender that it is about to write.
 const PAUSES: u32 = 50;
@@ -259,7 +259,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
         if since < idle.spin {
             continue;
         }
-        if under_way && since < UNDER_WAY {
+        if under_way && looks_on(arrivals, since) {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
             continue;
         }
@@ -280,6 +280,11 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
         rests.rest(arrivals, idle.rest(since).min(due));
         now = driver.now();
     }
+}
+
+/// Whether the thread looks on for the rest of a message instead of resting.
+fn looks_on(arrivals: &Arrivals, since: Duration) -> bool {
+    arrivals.shm.is_some() && since < UNDER_WAY
 }
 
 #[cfg(test)]
@@ -381,5 +386,14 @@ mod tests {
         assert!(!listeners.is_port_up(), "nothing is sent or received any more");
         driver.stop();
         thread.join().expect("the panic stays in there");
+    }
+
+    #[test]
+    fn a_message_that_comes_over_sockets_keeps_no_core() {
+        let net = ShmNet::anonymous(false).unwrap();
+        let link = net.attach_free().unwrap();
+        let shm = Arrivals { shm: Some(link.rest().unwrap()), ..Arrivals::default() };
+        assert!(looks_on(&shm, Duration::ZERO) && !looks_on(&shm, UNDER_WAY));
+        assert!(!looks_on(&Arrivals::default(), Duration::ZERO));
     }
 }
