@@ -100,8 +100,7 @@ fn a_long_message_by_many_warps_arrives_in_lines_of_every_format() {
     }
 }
 
-/// By doorbell: slots that a warp loads ahead and longer ones, aligned or not, behind puts that were deferred until the
-/// window was full.
+/// In slots short and long, aligned or not, behind puts that were deferred until the window was full.
 #[test]
 fn a_long_message_by_doorbell_passes_behind_deferred_posts() {
     const SLOTS: u64 = 9;

@@ -35,7 +35,7 @@ const SHARES: u64 = 4;
 /// Pieces of slots for each thread that are not copied yet, up to which an engine with several threads does not copy as
 /// well.
 const ENOUGH_PIECES: usize = 2;
-/// Looks without news, some 40 us of them, before it copies all the same what none of them has begun.
+/// Looks without news before it copies all the same what none of them has begun.
 const LOOKS_BEFORE_HELP: u32 = 256;
 /// What is posted, or was moved without a pause, from which on a thread is woken: in the time that it takes to wake, an
 /// engine copies as much.
