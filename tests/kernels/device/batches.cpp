@@ -9,7 +9,7 @@
 
 #include "check.hpp"
 
-constexpr uint32_t sq_log = 4, blocks = 1 << sq_log, cq_log = 5, qpn = 0x123;
+constexpr uint32_t sq_log = 4, blocks = 1 << sq_log, cq_log = 5, qpn = 0x123, period = 4;
 alignas(64) uint8_t sq[blocks * 64], uar[4096], local[4096];
 alignas(64) bp_cqe64 cqes[1 << cq_log];
 uint32_t ready[blocks], dbr[16], cq_dbr[16];
@@ -23,6 +23,7 @@ struct posted {
   uint32_t opcode;
   uint64_t raddr, gather;
   uint32_t bytes;
+  bool of_batch = false, asks = false;  // whether its CQE is asked for is looked at for those of batches
 };
 std::deque<posted> posts;
 uint64_t executed, told, cqes_made, executed_by_buffer, wqes;
@@ -41,6 +42,7 @@ void execute(const uint8_t* (*unit)(uint64_t, uint32_t)) {
     const posted p = posts.front();
     posts.pop_front();
     CHECK(p.ticket == executed && p.opcode == opcode);
+    CHECK(!p.of_batch || p.asks == ((ctrl[11] & BP_CTRL_CQ_UPDATE) != 0));
     const uint8_t* at = unit(executed, 1);
     CHECK(((uint64_t)be(at) << 32 | be(at + 4)) == p.raddr);
     if (p.gather != 0) {
@@ -131,7 +133,7 @@ void fuzz(uint32_t seed, uint64_t begin) {
   ep.qp.cq_log = cq_log;
   ep.qp.qpn = qpn;
   ep.qp.slot_limit = blocks;
-  ep.qp.credit_period = 4;
+  ep.qp.credit_period = period;
   ep.qp.timeout_ns = 3000000000;
   const bp::thread_scope one;
   for (uint32_t step = 0; step < 3000; step++) {
@@ -150,8 +152,10 @@ void fuzz(uint32_t seed, uint64_t begin) {
         const bool good = bad == ~0u;
         if (good) {
           for (uint32_t i = 0; i < n; i++) {
+            const bool asks = (i == n - 1 && !(flags & bp::unsignalled)) || (first + i + 1) % period == 0;
             posts.push_back({first + i, BP_OP_RDMA_WRITE, ep.remote_iova + list[i].remote_offset,
-                             ep.local_iova + ((uint64_t)list[i].src - (uint64_t)local), (uint32_t)list[i].bytes});
+                             ep.local_iova + ((uint64_t)list[i].src - (uint64_t)local), (uint32_t)list[i].bytes, true,
+                             asks});
           }
         }
         bp_status_code s;

@@ -71,6 +71,24 @@ BP_DEV uint32_t asks(const bp_qp& qp, uint64_t after, uint64_t last, uint32_t fl
   return is_last || (end & (qp.credit_period - 1)) == 0 ? (uint32_t)BP_CTRL_CQ_UPDATE : 0;
 }
 
+// Whether a batch's WQEs are written as if none asked for a CQE, and ask_behind() mends those that do: they are few, and
+// a look at each costs its thread five instructions. Not in-band, where a slot is seen as it comes.
+template <class P, class Scope>
+inline constexpr bool asks_behind = is_thread_scope<Scope> && !P::inband;
+
+// Has those of the WQEs from `first` to `last`, of one block each, ask for a CQE of which asks() says it. By the thread
+// that stored them, before they are marked ready or rung for.
+BP_DEV void ask_behind(const bp_qp& qp, uint64_t first, uint64_t last, uint32_t flags) {
+  const auto ask = [&](uint64_t after) {
+    st_weak(&sq_unit(qp, after - 1, 0)->w[2], (uint32_t)BP_CTRL_CQ_UPDATE << 24);
+  };
+  if (!(flags & unsignalled)) ask(last);
+  BP_NO_UNROLL for (uint64_t end = last_credit_end(qp, first, (uint32_t)(last - first)); end > first;
+                    end -= qp.credit_period) {
+    ask(end);
+  }
+}
+
 // Before the NIC is told anything: the CQE may come at once. By the leader.
 template <class P>
 BP_DEV void note_asked(const bp_qp& qp, uint64_t first, uint32_t n, uint32_t flags) {
@@ -195,8 +213,10 @@ BP_DEV bp_status_code post_batch(const bp_endpoint& ep, Scope scope, uint32_t n,
     if (scope.rank() == 0) note_asked<P>(qp, first, n, flags);
     if (end) *end = last;
     for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
-      write_message<P>(ep, part, list(i), first + i, asks(qp, first + i + 1, last, flags));
+      const uint32_t fm_ce_se = asks_behind<P, Scope> ? 0 : asks(qp, first + i + 1, last, flags);
+      write_message<P>(ep, part, list(i), first + i, fm_ce_se);
     });
+    if constexpr (asks_behind<P, Scope>) ask_behind(qp, first, last, flags);
     send_slots<P>(qp, scope, got, n, !(flags & defer_ring));
     return BP_OK;
   });
@@ -254,7 +274,8 @@ BP_DEV bool post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List 
   for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
     const message m = list(i);
     misfits += is_single<P>(ep, m) ? 0 : 1;
-    write_message<P>(ep, part, m, first + i, asks(qp, first + i + 1, last, flags));
+    const uint32_t fm_ce_se = asks_behind<P, Scope> ? 0 : asks(qp, first + i + 1, last, flags);
+    write_message<P>(ep, part, m, first + i, fm_ce_se);
   });
   *status = BP_INVALID;
   if (is_thread_scope<Scope> ? misfits != 0 : ballot(misfits != 0) != 0) return true;
@@ -262,6 +283,7 @@ BP_DEV bool post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List 
     take<P>(qp, first, n, r.done, r.most, false);
     note_asked<P>(qp, first, n, flags);
   }
+  if constexpr (asks_behind<P, Scope>) ask_behind(qp, first, last, flags);
   if (end) *end = last;
   send_slots<P>(qp, scope, {first, first == r.done, false, r.marked}, n, !(flags & defer_ring));
   *status = BP_OK;
