@@ -97,6 +97,26 @@ fn arguments_that_are_refused() {
 }
 
 #[test]
+fn what_is_complete_stays_complete() {
+    run("complete");
+}
+
+#[test]
+fn statuses_are_those_of_a_random_nic() {
+    run("contract");
+}
+
+#[test]
+fn a_pipeline_records_what_came_before_an_error() {
+    run("pipeline_error");
+}
+
+#[test]
+fn the_leader_alone_ends_a_queue_pair() {
+    run("lanes_wait");
+}
+
+#[test]
 fn batches_among_all_else() {
     run("batches");
 }

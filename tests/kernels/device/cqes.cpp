@@ -45,7 +45,10 @@ int main() {
       starts[k] = ticket + below(3);
       // A WQE of one to four blocks, of which the ready word of its first tells.
       const uint64_t blocks = 1 + below(4);
-      ready[starts[k] & ((1u << sq_log) - 1)] = (uint32_t)(starts[k] + blocks);
+      // So does each of its other blocks.
+      for (uint64_t b = 0; b < blocks; b++) ready[(starts[k] + b) & ((1u << sq_log) - 1)] = (uint32_t)(starts[k] + blocks);
+      // Blocks between were of WQEs of one block that asked for no CQE.
+      for (uint64_t b = ticket; b < starts[k]; b++) ready[b & ((1u << sq_log) - 1)] = (uint32_t)b + 1;
       write_cqe(ci + k, k == bad ? (uint32_t)BP_CQE_REQ_ERR : 0u, starts[k]);
       ticket = starts[k] + blocks;
     }
@@ -59,14 +62,24 @@ int main() {
       if (!error) reached = starts[n] + 1;
       n++;
     }
-    // The end of the last WQE that was taken counts where its first block is not enough.
-    if (reached != done && reached < target) {
-      reached = starts[n - 1 - error] + (ready[starts[n - 1 - error] & ((1u << sq_log) - 1)] - (uint32_t)starts[n - 1 - error]);
+    if (error) {
+      // What is before the WQE that failed is complete, of whose CQE the cursor does not go past.
+      reached = starts[--n];
+    } else if (n != 0) {
+      // The end of the last WQE that was taken, whose first block is all that its CQE names.
+      const uint64_t start = starts[n - 1];
+      reached = start + (ready[start & ((1u << sq_log) - 1)] - (uint32_t)start);
     }
 
-    bp::cq_cursor c = {ci, ci, done};
+    // Of an exclusive queue pair the words of WQEs that begin at `marked` or behind are not looked at.
+    bp::cq_cursor c = {ci, ci, done, ~0ull};
     const bp::found f = bp::take_cqes<P>(qp, &c, target);
     CHECK(c.ci == ci + n);
+    if (!error && n != 0) {
+      bp::cq_cursor single = {ci, ci, done, starts[n - 1]};
+      bp::take_cqes<P>(qp, &single, target);
+      CHECK(single.ci == c.ci && single.done == starts[n - 1] + 1);
+    }
     CHECK(f == (error ? bp::found::error : n == 0 ? bp::found::nothing : bp::found::cqe));
     CHECK(c.done == reached);
     taken[n]++;

@@ -32,6 +32,7 @@ struct cq_cursor {
   uint64_t ci;        // next CQE
   uint64_t reported;  // consumer index as reported to the NIC
   uint64_t done;      // tickets below are complete
+  uint64_t marked;    // exclusive: WQEs that begin below this ticket may have several blocks
 };
 
 // Progress of the QP. The NIC has read the slots and blocks below it before the CQE that `done` follows, so this
@@ -52,7 +53,8 @@ BP_DEV void acquire_done() {
 template <class P>
 BP_DEV cq_cursor load_cursor(const bp_qp& qp) {
   bp_qp_state* st = state_of(qp);
-  return {load_state<P>(&st->cq_ci), load_state<P>(&st->cq_ci_reported), load_done<P>(qp)};
+  const uint64_t marked = P::shared || P::inband ? 0 : load_state<P>(&st->marked);
+  return {load_state<P>(&st->cq_ci), load_state<P>(&st->cq_ci_reported), load_done<P>(qp), marked};
 }
 
 // Tells the NIC how many CQEs were taken, once every quarter of the ring. The NIC reads this only to detect an overrun,
@@ -123,49 +125,37 @@ BP_DEV uint32_t ready_blocks(uint32_t word, uint64_t start) {
   return blocks <= 16 ? blocks : 0;
 }
 
-// A CQE names only the first ticket of its WQE. The taker looks up the WQE's end only if it needs more than that
-// ticket, so `done` may stand behind the first block of a WQE that is complete. This is the ready word that gives
-// the WQE's end. (If `done` stands behind a whole WQE, the word of its last block gives the same end. One lap later
-// the word is another WQE's and gives nothing; by the credit period, CQEs have come since.)
+// A CQE names only the first ticket of its WQE, and its ready word says where that WQE ends. `done` is never recorded
+// behind the first block of several: the ticket one lap on could then be taken, and its word would replace the one that
+// says where. `early`: the word of ticket `begun`, as it was before the look. In-band a WQE has one ticket.
 template <class P>
-BP_DEV uint32_t last_word([[maybe_unused]] const bp_qp& qp, [[maybe_unused]] uint64_t done) {
-  if constexpr (P::inband) {
-    return 0;
-  } else {
-    return ld_relaxed_gpu(ready_word(qp, done - 1));
+BP_DEV void settle(const bp_qp& qp, cq_cursor* c, [[maybe_unused]] uint64_t begun, [[maybe_unused]] uint32_t early) {
+  if constexpr (!P::inband) {
+    const uint64_t start = c->done - 1;
+    if constexpr (!P::shared) {
+      if (start >= c->marked) return;
+    }
+    uint32_t blocks = P::shared && start == begun ? ready_blocks(early, start) : 0;
+    if (blocks == 0) blocks = ready_blocks(ld_relaxed_gpu(ready_word(qp, start)), start);
+    if (blocks != 0) c->done = start + blocks;
   }
-}
-
-// `done`, moved to the end of the WQE in whose middle it may be, according to last_word(). In-band a WQE has one
-// ticket.
-template <class P>
-BP_DEV uint64_t behind_last([[maybe_unused]] uint32_t word, uint64_t done) {
-  if constexpr (P::inband) {
-    return done;
-  } else {
-    const uint32_t blocks = ready_blocks(word, done - 1);
-    return blocks != 0 ? done - 1 + blocks : done;
-  }
-}
-
-// The same, for callers that rarely need it.
-template <class P>
-BP_DEV_COLD uint64_t behind_last(bp_qp qp, uint64_t done) {
-  return behind_last<P>(last_word<P>(qp, done), done);
 }
 
 enum class found { nothing, cqe, error };
 
-// Moves the cursor past the CQE whose end is `tail`, if that has come.
+// Moves the cursor past the CQE whose end is `tail`, if that has come and is no error.
 BP_DEV found take_tail(const bp_qp& qp, cq_cursor* c, uint64_t tail) {
   const uint32_t op_own = (uint32_t)(tail >> 56);
   if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
     return found::nothing;
   }
-  c->ci++;
-  if ((op_own >> 4) == BP_CQE_REQ_ERR) return found::error;
   const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
-  c->done += ((counter - (uint32_t)c->done) & 0xffff) + 1;
+  c->done += (counter - (uint32_t)c->done) & 0xffff;
+  // A queue pair completes in order: what was posted before the WQE that failed is complete, with or without a CQE. The
+  // cursor stays at an error CQE: those behind it are of WQEs that were flushed, and complete nothing.
+  if ((op_own >> 4) == BP_CQE_REQ_ERR) return found::error;
+  c->ci++;
+  c->done++;
   return found::cqe;
 }
 
@@ -175,14 +165,16 @@ constexpr uint32_t looks = 4;
 // Tickets that one message may well have with one CQE.
 constexpr uint32_t single_cqe_tickets = 2;
 
-// Polls the CQ once and takes the CQEs that are there, up to the target. An error CQE is the last that is taken;
-// fail_by_cqe() handles it, after the progress before it has been recorded.
+// Polls the CQ once and takes the CQEs that are there, up to the target and to an error CQE;
+// fail_by_cqe() handles that, after the progress before it has been recorded.
 template <class P>
 BP_DEV found take_cqes(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
   const uint64_t begun = c->done;
   const bool several = target - begun > single_cqe_tickets;
   uint64_t tails[looks];
+  // In flight together with the tails: as a rule the next CQE is that of the WQE behind `done`.
+  const uint32_t early = P::shared && !P::inband ? ld_relaxed_gpu(ready_word(qp, begun)) : 0;
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
@@ -200,21 +192,18 @@ BP_DEV found take_cqes(const bp_qp& qp, cq_cursor* c, uint64_t target) {
     if (f == found::nothing) break;
     all = f;
   }
-  if (c->done != begun && c->done < target) c->done = behind_last<P>(last_word<P>(qp, c->done), c->done);
+  if (c->done != begun) settle<P>(qp, c, begun, early);
   return all;
 }
 
-// Ends the QP with the error CQE that was taken last. The cursor has been stored.
+// Ends the QP with the error CQE at the cursor, which has been stored.
 template <class P>
 BP_DEV_COLD void fail_by_cqe(bp_qp qp, cq_cursor c) {
-  const uint64_t at = (c.ci - 1) & ((1u << qp.cq_log) - 1);
+  const uint64_t at = c.ci & ((1u << qp.cq_log) - 1);
   const uint64_t cqe = qp.cq + at * sizeof(bp_cqe64);
   const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
-  const uint64_t tail = ld_relaxed_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
-  const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
   fence_gpu();  // `done` before the error, for waits of complete tickets (see is_done())
-  fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56),
-       c.done + ((counter - (uint32_t)c.done) & 0xffff));
+  fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), c.done);
 }
 
 // Takes CQEs towards `target` and returns the QP's progress. On a shared QP one caller at a time does so; the
@@ -231,15 +220,13 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, bool* had_turn = nullp
   const cq_cursor before = load_cursor<P>(qp);
   cq_cursor c = before;
   if (c.done < target) {
-    const uint32_t word = last_word<P>(qp, c.done);  // in flight together with the first poll
     // A poll for a CQE that is not there costs a round trip to the CQ's memory, so polling stops at the target; and
     // after 64 CQEs, because the caller has a wait of its own.
     found last = found::cqe;
     for (uint32_t n = 0; last == found::cqe && c.done < target && n < 64; n += looks) {
       last = take_cqes<P>(qp, &c, target);
     }
-    if (c.done == before.done) c.done = behind_last<P>(word, c.done);
-    if (c.ci != before.ci || c.done != before.done) store_cursor<P>(qp, &c);
+    if (c.done != before.done) store_cursor<P>(qp, &c);
     if (last == found::error) fail_by_cqe<P>(qp, c);
   }
   if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
@@ -340,18 +327,16 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   if (s != BP_OK) return s;
   deadline limit;
   uint32_t missed = 0;
+  bool ended = false;
   const bool may_wait = qp.timeout_ns != 0;  // otherwise the caller wants one poll, which says nothing of when to begin
   if (may_wait) o.first.wait();
   do {
     const found f = take_cqes<P>(qp, &c, target);
     if (f == found::cqe) continue;
     if (f == found::error) {
-      s = BP_CQE_ERROR;
-      fail_by_cqe<P>(qp, c);
+      s = c.done >= target ? BP_OK : BP_CQE_ERROR;
+      ended = true;
       break;
-    }
-    if constexpr (!P::inband) {
-      if (missed == 0) c.done = behind_last<P>(qp, c.done);
     }
     missed++;
     if (limit.expired(qp.timeout_ns)) {
@@ -361,7 +346,9 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
     yield_();
   } while (c.done < target);
   if (leader) {
-    if (c.ci != o.cursor.ci || c.done != o.cursor.done) store_cursor<P>(qp, &c);
+    if (c.done != o.cursor.done) store_cursor<P>(qp, &c);
+    // By the leader alone: another lane may have seen CQEs that came too late for the leader, whose cursor is recorded.
+    if (ended) fail_by_cqe<P>(qp, c);
     if (may_wait) o.first.template learn<P>(qp, missed);
   }
   return s;

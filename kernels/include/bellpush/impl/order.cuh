@@ -452,16 +452,17 @@ BP_DEV uint64_t elapsed_ns(uint64_t begin) {
 }
 
 // Clock of a wait. It is read every 32nd time only, because a read costs more than a poll; the first read starts
-// the time. The GPU's global timer may be set back; a timer below its start has not advanced.
+// the time. The GPU's global timer may be set back.
 struct deadline {
   uint64_t start_ns = 0;
   uint32_t polls = 0;
   BP_DEV bool expired(uint64_t timeout_ns) {
     if (timeout_ns == 0) return true;  // one poll was all that the caller wanted
     if ((++polls & 31) != 0) return false;
-    uint64_t now = now_ns();
-    if (start_ns == 0) start_ns = now;
-    return (now > start_ns) & (now - start_ns > timeout_ns);
+    const uint64_t now = now_ns();
+    // From the beginning again where the timer has been set back: it would have to come back to where it was.
+    if ((start_ns == 0) | (now < start_ns)) start_ns = now;
+    return now - start_ns > timeout_ns;
   }
 };
 

@@ -172,9 +172,10 @@ BP_DEV bp_status_code put_part(const bp_endpoint& ep, uint32_t capacity, uint64_
   const uint32_t posted = words->granted;
   const bp_status_code status = (bp_status_code)words->status;
   if (end) *end = p.first + posted;
+  // Also where nothing was posted: what was taken before an error is complete.
+  if (tid() == 0 && r.error == BP_OK) store_cursor<P>(qp, &cursor);
   if (tid() == 0 && posted != 0) {
     const uint64_t after = p.first + posted;
-    store_cursor<P>(qp, &cursor);
     take<P>(qp, p.first, posted, cursor.done, r.most, true);
     const uint64_t top = posted == chunks && p.signals ? after : last_credit_end(qp, p.first, posted);
     if (top > p.first) note_signalled<P>(qp, top);
