@@ -8,6 +8,7 @@ mod errors;
 mod hostile;
 mod inband;
 mod layouts;
+mod mixed;
 mod mkeys;
 mod objects;
 mod ops;

@@ -101,10 +101,12 @@ impl Sending {
             if QueuePair::state(&*sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
                 break;
             }
-            // What most WQEs are. A capture shows each WQE's message, and whole; an adversary looks at each.
-            let whole = cx.inproc_capture.is_some() || sq.qp.adversary.is_some();
+            // What most WQEs are. A capture shows each WQE's message, and whole; an adversary looks at each,
+            // and the peer's at each that it has to acknowledge.
+            let adversary = sq.qp.adversary.is_some() || peer.adversary.is_some();
+            let whole = cx.inproc_capture.is_some() || adversary;
             let plain = if whole { None } else { sq.peek(sq.position()) };
-            let spreads = !self.broke_off && spread::is_possible(cx);
+            let spreads = !self.broke_off && !whole && spread::is_possible(cx);
             let goes_on = match &plain {
                 Some((write, _)) if spreads && write.bytes >= spread::SHORT_BYTES => {
                     spread::suits(sq, write)
