@@ -210,7 +210,9 @@ fn every_kind_of_kernel_writes_marks() {
         assert!(puts.iter().all(|put| put["args"]["qp"].is_string()), "{way:?}");
         // To its doorbell, or where there is none to its fetch.
         let ends = arrows(&trace);
-        assert_eq!(ends.len(), puts.len(), "{way:?}");
+        // A block may come to a message that another has had sent.
+        let most = puts.len();
+        assert!((most / blocks..=most).contains(&ends.len()), "{way:?}: {} of {most}", ends.len());
         assert!(ends.iter().all(|(from, to)| from < to), "{way:?}: {ends:?}");
         assert_eq!(trace["otherData"]["kernels"][0]["blocks"].as_array().unwrap().len(), blocks);
     }
