@@ -67,11 +67,11 @@ class Scope:
 
     def named(self, name):
         match name.split("."):
-            case ["inputs", name] if name in self.inputs:
-                return self.inputs[name]
-            case ["steps", step, "outputs", name] if step in self.steps:
+            case ["inputs", key] if key in self.inputs:
+                return self.inputs[key]
+            case ["steps", step, "outputs", key] if step in self.steps:
                 # GitHub takes an output that nobody wrote for an empty text.
-                return f'"${{output[{self.prefix}{step}.{name}]?no such output}}"'
+                return f'"${{output[{self.prefix}{step}.{key}]?no such output}}"'
         die(f"expression {name}: nothing of this name is known here")
 
 
