@@ -27,13 +27,14 @@ struct bp_bench_rows {
 };
 BP_ASSERT_SIZE(bp_bench_rows, 96);
 
-// Marks of a round. Those of a message have message | queue pair << 32 (0: not said) | bp_status_code << 56 as value.
+// Marks of a round. Those of a message have message | queue pair << 32 | bp_status_code << 56 as value.
 enum bp_bench_mark {
   BP_MARK_ROUND_BEGINS = 1,
   BP_MARK_PUT = 2,           // put is called
-  BP_MARK_PUT_RETURNED = 3,
-  BP_MARK_COMPLETE = 4,      // of all messages of the queue pair up to this one
+  BP_MARK_PUT_RETURNED = 3,  // | ticket behind its last WQE << 8, as many bits as there is room for
+  BP_MARK_COMPLETE = 4,      // of all messages of the endpoint up to this one
   BP_MARK_ROUND_ENDS = 5,
+  BP_MARK_OF_AUTO = 0x80,    // beside PUT, COMPLETE: the queue pair is that of an auto endpoint's two with a doorbell
 };
 
 struct bp_bench_args {

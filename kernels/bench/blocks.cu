@@ -22,7 +22,7 @@ BP_DEV bp_status_code by_blocks(const bp_blocks_bench_args& args, uint32_t* post
     const void* src = reinterpret_cast<const void*>(a.src + at);
     s = bp::put<P>(args.ep, who, a.remote_offset + at, src, a.bytes, flags, &end);
     *posted += s == BP_OK;
-    note<marked>(a, scope, args.ep, BP_MARK_PUT_RETURNED, m, s);
+    note_returned<marked>(a, scope, args.ep, end, m, s);
     const bool waits = s == BP_OK && (a.each_quiet || m + 1 == a.messages);
     if (waits) s = bp::wait<P>(args.ep, scope, end);
     if (a.each_quiet && who.rank == 0 && scope.rank() == 0) ticks[m] = bp::clock_ticks() - t;

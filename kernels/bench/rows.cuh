@@ -10,9 +10,23 @@ namespace {
 
 constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
 
-BP_DEV uint32_t qpn_of(const bp_endpoint& ep) { return ep.qp.qpn; }
-// Which of its queue pairs a put takes, the put alone knows.
-BP_DEV uint32_t qpn_of(const bp_auto_endpoint&) { return 0; }
+// Where the ticket of a put on an endpoint is to go, for the mark of its return.
+BP_DEV uint64_t no_ticket(const bp_endpoint&) { return 0; }
+BP_DEV bp::auto_ticket no_ticket(const bp_auto_endpoint&) { return {0, false}; }
+BP_DEV uint64_t end_of(uint64_t ticket) { return ticket; }
+BP_DEV uint64_t end_of(const bp::auto_ticket& ticket) { return ticket.end; }
+
+// The queue pair that a put took. Which of an auto endpoint's that is, the ticket alone says.
+BP_DEV uint32_t qpn_of(const bp_endpoint& ep, uint64_t) { return ep.qp.qpn; }
+BP_DEV uint32_t qpn_of(const bp_auto_endpoint& ep, const bp::auto_ticket& ticket) {
+  return ticket.is_inband ? ep.inband.qp.qpn : ep.bell.qp.qpn;
+}
+BP_DEV uint32_t beside(const bp_endpoint&) { return 0; }
+BP_DEV uint32_t beside(const bp_auto_endpoint&) { return BP_MARK_OF_AUTO; }
+
+BP_DEV uint64_t message_value(uint32_t m, uint32_t qpn, bp_status_code s) {
+  return m | (uint64_t)qpn << 32 | (uint64_t)s << 56;
+}
 
 // A mark of message m, in kernels that are there for a trace. Those whose times count have none.
 template <bool marked, class Scope, class Ep>
@@ -20,7 +34,19 @@ BP_DEV void note([[maybe_unused]] const bp_bench_rows& a, [[maybe_unused]] Scope
                  [[maybe_unused]] bp_bench_mark what, [[maybe_unused]] uint32_t m,
                  [[maybe_unused]] bp_status_code s = BP_OK) {
   if constexpr (marked) {
-    if (scope.rank() == 0) bp::mark(a.marks, what, m | (uint64_t)qpn_of(ep) << 32 | (uint64_t)s << 56);
+    const uint64_t value = message_value(m, qpn_of(ep, no_ticket(ep)), s);
+    if (scope.rank() == 0) bp::mark(a.marks, what | beside(ep), value);
+  }
+}
+
+// The same of the return of its put, with the put's ticket.
+template <bool marked, class Scope, class Ep, class Ticket>
+BP_DEV void note_returned([[maybe_unused]] const bp_bench_rows& a, [[maybe_unused]] Scope scope,
+                          [[maybe_unused]] const Ep& ep, [[maybe_unused]] const Ticket& ticket,
+                          [[maybe_unused]] uint32_t m, [[maybe_unused]] bp_status_code s) {
+  if constexpr (marked) {
+    const uint32_t what = BP_MARK_PUT_RETURNED | (uint32_t)end_of(ticket) << 8;
+    if (scope.rank() == 0) bp::mark(a.marks, what, message_value(m, qpn_of(ep, ticket), s));
   }
 }
 
@@ -36,11 +62,12 @@ BP_DEV bp_status_code one_by_one(const Args& args, Scope scope, uint32_t* posted
     const uint64_t at = m * a.stride;
     scope.sync();
     note<marked>(a, scope, ep, BP_MARK_PUT, m);
+    auto ticket = no_ticket(ep);
     const uint64_t t = bp::clock_ticks();
     s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
-                   a.bytes);
+                   a.bytes, bp::none, marked ? &ticket : nullptr);
     *posted += s == BP_OK;
-    note<marked>(a, scope, ep, BP_MARK_PUT_RETURNED, m, s);
+    note_returned<marked>(a, scope, ep, ticket, m, s);
     if (s == BP_OK) s = bp::quiet<P>(ep, scope);
     if (scope.rank() == 0) ticks[m] = bp::clock_ticks() - t;
     note<marked>(a, scope, ep, BP_MARK_COMPLETE, m, s);
@@ -64,10 +91,11 @@ BP_DEV bp_status_code batch_by_batch(const Args& args, Scope scope, uint32_t* po
     }
     const bool last = ++in_batch == a.each_quiet || m + 1 == a.messages;
     note<marked>(a, scope, ep, BP_MARK_PUT, m);
+    auto ticket = no_ticket(ep);
     s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
-                   a.bytes, last ? 0 : bp::unsignalled | bp::defer_ring);
+                   a.bytes, last ? 0 : bp::unsignalled | bp::defer_ring, marked ? &ticket : nullptr);
     *posted += s == BP_OK;
-    note<marked>(a, scope, ep, BP_MARK_PUT_RETURNED, m, s);
+    note_returned<marked>(a, scope, ep, ticket, m, s);
     if (s != BP_OK || !last) continue;
     s = bp::quiet<P>(ep, scope);
     if (in_batch == a.each_quiet && scope.rank() == 0) ticks[batch] = bp::clock_ticks() - start;
@@ -89,10 +117,11 @@ BP_DEV bp_status_code in_a_row(const Args& args, Scope scope, uint32_t* posted) 
     const bool ring = ++unrung == a.ring_every;
     if (ring) unrung = 0;
     note<marked>(a, scope, args.ep[e], BP_MARK_PUT, m);
+    auto ticket = no_ticket(args.ep[e]);
     s = bp::put<P>(args.ep[e], scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
-                   a.bytes, ring ? bp::unsignalled : bp::unsignalled | bp::defer_ring);
+                   a.bytes, ring ? bp::unsignalled : bp::unsignalled | bp::defer_ring, marked ? &ticket : nullptr);
     *posted += s == BP_OK;
-    note<marked>(a, scope, args.ep[e], BP_MARK_PUT_RETURNED, m, s);
+    note_returned<marked>(a, scope, args.ep[e], ticket, m, s);
     if (++e == a.endpoints) e = 0;
   }
   for (e = 0; e < a.endpoints && s == BP_OK; e++) {

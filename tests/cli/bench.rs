@@ -114,6 +114,16 @@ fn traced<'a>(trace: &'a serde_json::Value, cat: &str, name: &str) -> Vec<&'a se
     events.filter(|event| event["cat"] == cat && event["name"] == name).collect()
 }
 
+/// When arrows from puts begin, and when they end.
+fn arrows(trace: &serde_json::Value) -> Vec<(f64, f64)> {
+    let of = |ph: &'static str| {
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        let posted = events.filter(move |event| event["ph"] == ph && event["name"] == "posted");
+        posted.map(|event| event["ts"].as_f64().unwrap())
+    };
+    of("s").zip(of("f")).collect()
+}
+
 /// What the kernel calls, the NIC sees after, and the kernel waits for; on the host executor, or with BELLPUSH_TEST_GPU=N
 /// on a CUDA GPU.
 #[test]
@@ -145,7 +155,7 @@ fn a_trace_has_the_kernels_puts_around_their_doorbells() {
     doorbells.sort_by(f64::total_cmp);
     // One message after the other: the first round, which warms up, and the one of latencies.
     let alone = 10 + 20;
-    for (put, doorbell) in puts[..alone].iter().zip(doorbells) {
+    for (put, &doorbell) in puts[..alone].iter().zip(&doorbells) {
         let called = us(put, "ts");
         let complete = called + us(&put["args"], "complete_after_us");
         let off = within / 1000.0;
@@ -157,6 +167,12 @@ fn a_trace_has_the_kernels_puts_around_their_doorbells() {
         };
         assert!(rounds.iter().any(|round| holds(&round)), "{put} in {rounds:?}");
     }
+    // The doorbell that the NIC saw, by the ticket and not by time.
+    let ends = arrows(&trace);
+    assert_eq!(ends.len(), puts.len(), "an arrow from each put");
+    let rung: Vec<f64> =
+        traced(&trace, "wqe", "RDMA_WRITE").iter().map(|it| us(it, "ts")).collect();
+    assert!(ends.iter().all(|(_, to)| rung.contains(to) && doorbells.contains(to)), "{ends:?}");
     let mut explain = Command::new(env!("CARGO_BIN_EXE_bellpush"));
     let explained = explain.args(["trace", "--explain", &file]).output().unwrap();
     let lines = String::from_utf8(explained.stdout).unwrap();
@@ -173,8 +189,10 @@ fn number(text: &str) -> f64 {
 fn every_kind_of_kernel_writes_marks() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("trace.json").display().to_string();
-    let ways: [&[&str]; 4] = [
+    let ways: [&[&str]; 6] = [
         &["--data", "push", "--kick", "inband", "--line", "60+4"],
+        &["--data", "push", "--kick", "blueflame"],
+        &["--data", "pull", "--kick", "kernel", "--in-flight", "4"],
         &["--data", "auto"],
         &["--data", "push", "--kick", "kernel", "--in-flight", "8", "--qps", "2"],
         &["--data", "push", "--kick", "kernel", "--blocks", "2"],
@@ -182,12 +200,20 @@ fn every_kind_of_kernel_writes_marks() {
     for way in ways {
         let output = bench(&[way, &["--sizes", "64", "--trace", &file]].concat());
         assert!(output.status.success(), "{way:?}: {}", String::from_utf8_lossy(&output.stderr));
-        let trace = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let trace: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let blocks = if way.contains(&"--blocks") { 2 } else { 1 };
         let puts = traced(&trace, "kernel", "put");
         assert!(puts.len() >= 40 * blocks, "{way:?}: {} puts", puts.len());
         let complete = |put: &&&serde_json::Value| put["args"].get("complete_after_us").is_some();
         assert_eq!(puts.iter().filter(complete).count(), puts.len(), "{way:?}");
+        assert!(puts.iter().all(|put| put["args"]["qp"].is_string()), "{way:?}");
+        // To its doorbell, or where there is none to its fetch.
+        let ends = arrows(&trace);
+        // A block may come to a message that another has had sent.
+        let most = puts.len();
+        assert!((most / blocks..=most).contains(&ends.len()), "{way:?}: {} of {most}", ends.len());
+        assert!(ends.iter().all(|(from, to)| from < to), "{way:?}: {ends:?}");
         assert_eq!(trace["otherData"]["kernels"][0]["blocks"].as_array().unwrap().len(), blocks);
     }
 }

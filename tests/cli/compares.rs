@@ -145,6 +145,10 @@ fn what_cannot_be_compared_is_one_line() {
     assert!(once.status.code() == Some(2) && text(&once).contains("measured often enough"));
     let twice = compare(&[&format!("{own},{own}"), &own]);
     assert!(twice.status.code() == Some(2) && text(&twice).contains("a second time"));
+    // Laid out anew, and of another date, it is the same.
+    let anew = changed.file("anew", "h200.json", |json| json["meta"]["date"] = json!("today"));
+    let twice = compare(&[&format!("{own},{anew}"), &own]);
+    assert!(twice.status.code() == Some(2) && text(&twice).contains("a second time"));
     let bad =
         changed.file("bad", "h200.json", |json| json["results"][3]["latency_ns_p50"] = json!(-5));
     let negative = compare(&[&own, &bad]);

@@ -342,3 +342,58 @@ fn a_copy_has_no_libraries_of_others() {
     fs::rename(other.path(), dir.path().join("usr/lib64")).unwrap();
     assert!(wrong(dir.path()).iter().any(old), "{:?}", wrong(dir.path()));
 }
+
+/// Errors of the link and retransmissions are counted in folders of their own: what one does not show is not fine.
+#[test]
+fn counters_that_are_not_shown_have_not_counted_nothing() {
+    let port = "drop sys/class/infiniband/mlx5_0/ports/1";
+    let folders = ["counters", "hw_counters"].map(|folder| format!("{port}/{folder}"));
+    let [errors, again] = folders.each_ref().map(String::as_str);
+    let kinds = ["symbol_error", "port_rcv_errors"].map(|name| format!("{errors}/{name}"));
+    let [symbols, received] = kinds.each_ref().map(String::as_str);
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&[], "fine", "no errors and no retransmissions of 179949862 packets"),
+        (&[again], "unseen", "no errors of 179949862 packets; retransmissions are not shown"),
+        (&[errors], "unseen", "no retransmissions of 0 packets; errors of the link are not shown"),
+        (&[again, symbols, received], "unseen", "counters of neither errors nor retransmissions"),
+        (&[errors, again], "unseen", "no counters"),
+    ];
+    for (more, severity, found) in cases {
+        let quiet = "port mlx5_0:1 hw.out_of_sequence=0";
+        let dir = machine("ib-switches", &[&[quiet], more].concat());
+        let all = findings_of(dir.path()).unwrap();
+        let own = all.iter().find(|f| f[0] == "rdma-counters" && f[2] == "mlx5_0:1").unwrap();
+        assert_eq!((own[1].as_str(), own[3].as_str()), (severity, found), "{more:?}");
+    }
+}
+
+/// Each part that is missing is said, and takes its "fine" away.
+#[test]
+fn what_is_fine_was_seen_whole() {
+    let group = "file sys/fs/cgroup";
+    let far = [
+        format!("{group}/pids.max = 1024"),
+        format!("{group}/pids.current = 41"),
+        format!("{group}/memory.max = max"),
+    ];
+    let unknown = [&far[..1], &far[2..], &["drop sys/fs/cgroup/pids.current".to_owned()]].concat();
+    let net = "sys/class/net";
+    let down = format!("file {net}/ens1np0/bonding_slave/mii_status = down");
+    let unsaid = format!("drop {net}/ens1np1/bonding_slave/mii_status");
+    let hidden = format!("drop {net}/ens1np1");
+    let cases: [(&str, &[String], &str, &str, &str); 5] = [
+        ("ib-container", &far, "cgroup", "fine", "41 of 1024 processes and threads"),
+        ("ib-container", &unknown, "cgroup", "unseen", "pids.current, of 1024 at most"),
+        ("bond-down", &[down], "bond", "note", "no port of the bond of ens1np0, ens1np1 is up"),
+        ("bond", &[unsaid], "bond", "unseen", "; whether each is up"),
+        ("bond", &[hidden], "bond", "unseen", "of which ens1np1 is not shown"),
+    ];
+    for (name, more, check, severity, found) in cases {
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let dir = machine(name, &more);
+        let all = findings_of(dir.path()).unwrap();
+        let own: Vec<_> = all.iter().filter(|f| f[0] == check).collect();
+        let is_it = |f: &&[String; 4]| f[1] == severity && f[3].contains(found);
+        assert!(own.len() == 1 && is_it(&own[0]), "{name} {more:?}: {own:?}");
+    }
+}

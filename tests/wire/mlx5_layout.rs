@@ -377,6 +377,7 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_MARK_PUT_RETURNED"], u64::from(mark::PUT_RETURNED)),
         claim(&["BP_MARK_COMPLETE"], u64::from(mark::COMPLETE)),
         claim(&["BP_MARK_ROUND_ENDS"], u64::from(mark::ROUND_ENDS)),
+        claim(&["BP_MARK_OF_AUTO"], u64::from(mark::OF_AUTO)),
         claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
         claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
         claim(&["BP_OK"], abi::Code::check(0).is_err() as u64),

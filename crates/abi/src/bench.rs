@@ -41,20 +41,34 @@ pub struct BenchRows {
     pub round: u64,
 }
 
-/// `enum bp_bench_mark`: marks of a round. The value of a message's is [`mark::message`]'s.
+/// `enum bp_bench_mark`: marks of a round, by [`mark::kind`]. The value of a message's is [`mark::message`]'s.
 pub mod mark {
     /// The round begins; its value is [`BenchRows::round`](super::BenchRows::round).
     pub const ROUND_BEGINS: u32 = 1;
     /// A put is called.
     pub const PUT: u32 = 2;
-    /// It has returned.
+    /// It has returned; beside it stands its [`ticket`].
     pub const PUT_RETURNED: u32 = 3;
-    /// All messages of the queue pair up to this one are complete.
+    /// All messages of the endpoint up to this one are complete.
     pub const COMPLETE: u32 = 4;
     /// The round ends, with the value of its beginning.
     pub const ROUND_ENDS: u32 = 5;
+    /// Beside [`PUT`] and [`COMPLETE`]: the queue pair is that of an auto endpoint's two which has a doorbell.
+    pub const OF_AUTO: u32 = 0x80;
+    /// Bits of a [`ticket`].
+    pub const TICKET_BITS: u32 = 24;
 
-    /// What the value of a message's mark says: the message, its queue pair (0: not said), and a status.
+    /// Which mark it is, and whether it is of an auto endpoint.
+    pub const fn kind(what: u32) -> (u32, bool) {
+        (what & 0x7f, what & OF_AUTO != 0)
+    }
+
+    /// The lowest [`TICKET_BITS`] of the position behind a put's last WQE.
+    pub const fn ticket(what: u32) -> u32 {
+        what >> (32 - TICKET_BITS)
+    }
+
+    /// What the value of a message's mark says: the message, its queue pair, and a status.
     pub const fn message(value: u64) -> (u32, u32, u32) {
         (value as u32, (value >> 32) as u32 & 0xff_ffff, (value >> 56) as u32)
     }

@@ -12,7 +12,7 @@ use crate::cli::{self, CliError};
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(s) if s.contains([',', '"', '\n']) => {
+        Value::String(s) if s.contains([',', '"', '\n', '\r']) => {
             format!("\"{}\"", s.replace('"', "\"\""))
         }
         Value::String(s) => s.clone(),
@@ -152,5 +152,20 @@ pub fn put(path: &Path, text: &str, out: &mut dyn Write) -> Result<(), CliError>
             Err(CliError::new(what, "name a place that can be written"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4180, 2: fields with line breaks, quotes and commas are quoted.
+    #[test]
+    fn cells_are_quoted_where_a_reader_would_split_them() {
+        for (value, quoted) in [("a\rb", true), ("a\nb", true), ("a,b", true), ("a b", false)] {
+            assert_eq!(cell(&value.into()).starts_with('"'), quoted, "{value:?}");
+        }
+        assert_eq!(cell(&"a \"b\"".into()), "\"a \"\"b\"\"\"");
+        assert_eq!(cell(&Value::Null), "");
     }
 }

@@ -75,12 +75,20 @@ fn av(cmd: &Mailbox) -> Result<AddressVector, Refusal> {
     path(cmd.gid(qp::RGID), route, (1, cmd.word(qp::SRC_ADDR_INDEX) as u8, 1))
 }
 
-/// READs and atomics, of their logarithm.
-fn depth(log: u32) -> Result<u8, Refusal> {
+/// READs and atomics outstanding, of their logarithm in a queue pair's context, and what its field and its limit are
+/// called (PRM, "QP Context Fields" and HCA capabilities): this end is the requester, or the responder.
+fn depth(log: u32, (what, must): (&'static str, &'static str)) -> Result<u8, Refusal> {
     let depth = 1u8.checked_shl(log).filter(|&n| u32::from(n) <= MAX_RD_ATOMIC);
-    let must = "within log_max_ra_req_qp";
-    depth.ok_or(Refusal::Value { what: "READs and atomics (log2)", value: log.into(), must })
+    depth.ok_or(Refusal::Value { what, value: log.into(), must })
 }
+const REQUESTER: (&str, &str) = (
+    "log_sra_max (log2 of max_rd_atomic)",
+    "at most log_max_ra_req_qp, which is 4: 16 READs and atomics at a time",
+);
+const RESPONDER: (&str, &str) = (
+    "log_rra_max (log2 of max_dest_rd_atomic)",
+    "at most log_max_ra_res_qp, which is 4: 16 READs and atomics at a time",
+);
 
 /// The mask of optional parameters from bit 32 on.
 fn more(cmd: &Mailbox, code: u16) -> u64 {
@@ -175,14 +183,14 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
             change.dest_qpn = Some(Qpn(cmd.word(qp::REMOTE_QPN)));
             change.rq_psn = Some(Psn::new(cmd.word(qp::NEXT_RCV_PSN)));
             if kind == QpType::Rc {
-                change.max_dest_rd_atomic = Some(depth(cmd.word(qp::LOG_RRA_MAX))?);
+                change.max_dest_rd_atomic = Some(depth(cmd.word(qp::LOG_RRA_MAX), RESPONDER)?);
                 change.min_rnr_timer = Some(cmd.word(qp::MIN_RNR_NAK) as u8);
             }
         }
         op::RTR2RTS_QP => {
             change.sq_psn = Some(Psn::new(cmd.word(qp::NEXT_SEND_PSN)));
             if kind.is_reliable_requester() {
-                change.max_rd_atomic = Some(depth(cmd.word(qp::LOG_SRA_MAX))?);
+                change.max_rd_atomic = Some(depth(cmd.word(qp::LOG_SRA_MAX), REQUESTER)?);
                 change.retry_cnt = Some(cmd.word(qp::RETRY_COUNT) as u8);
                 change.rnr_retry = Some(cmd.word(qp::RNR_RETRY) as u8);
                 change.timeout = Some(cmd.word(qp::ACK_TIMEOUT) as u8);
@@ -242,5 +250,31 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         out.set(qp::FLOW_LABEL, av.flow_label.into());
         out.set(qp::TCLASS, av.traffic_class.into());
         out.set(qp::DSCP, u64::from(av.traffic_class) >> 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depths_are_logarithms_and_a_refusal_names_its_own_field_and_limit() {
+        for of in [REQUESTER, RESPONDER] {
+            let depths: Vec<_> = (0..5).map(|log| depth(log, of).ok()).collect();
+            assert_eq!(depths, [Some(1), Some(2), Some(4), Some(8), Some(16)]);
+        }
+        assert_eq!(
+            REQUESTER.1.replace("16", ""),
+            RESPONDER.1.replace("res", "req").replace("16", "")
+        );
+        assert!(REQUESTER.1.contains(&format!("is {}: {MAX_RD_ATOMIC} ", MAX_RD_ATOMIC.ilog2())));
+        // The number itself in the place of its logarithm, as a program may have it.
+        let said = depth(16, RESPONDER).unwrap_err().to_string();
+        let must = "must be at most log_max_ra_res_qp, which is 4: 16 READs and atomics at a time";
+        assert_eq!(said, format!("log_rra_max (log2 of max_dest_rd_atomic) is 0x10, but {must}"));
+        let said = depth(5, REQUESTER).unwrap_err().to_string();
+        assert!(
+            said.starts_with("log_sra_max (log2 of max_rd_atomic) is 0x5, but must be at most")
+        );
     }
 }

@@ -2,11 +2,15 @@
 
 mod plot;
 mod rows;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bellpush_cli::report::human::printable;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -126,7 +130,8 @@ fn keep_inputs(args: &CompareArgs, places: &[(&str, &Option<PathBuf>)]) -> Resul
 }
 
 fn percent(text: &str) -> Result<f64, CliError> {
-    let number: Option<f64> = text.trim().trim_end_matches('%').trim().parse().ok();
+    let own = text.trim();
+    let number: Option<f64> = own.strip_suffix('%').unwrap_or(own).trim().parse().ok();
     number.filter(|n| n.is_finite() && *n >= 0.0).map(|n| n / 100.0).ok_or_else(|| {
         let what = format!("--fail-above {text}: no share");
         CliError::new(what, "give percent of 0 or more, such as 5%")
@@ -147,18 +152,20 @@ struct Read {
 fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
     let (command, machine, rows) = (String::new(), String::new(), Side::default());
     let mut side = Read { command, machine, exact: true, mixed: false, rows };
-    let mut texts: Vec<String> = Vec::new();
+    let mut known: Vec<Value> = Vec::new();
     for (i, path) in paths.iter().enumerate() {
         let bad = |what: String| {
             let what = format!("{}: {what}", path.display());
             CliError::new(what, "give results that --json of bench, link or sim wrote")
         };
         let text = values::read_text(path).map_err(|e| CliError::new(e, "check the name"))?;
-        let json: Value = serde_json::from_str(&text).map_err(|e| bad(format!("no JSON ({e})")))?;
-        if texts.contains(&text) {
+        let mut json: Value =
+            serde_json::from_str(&text).map_err(|e| bad(format!("no JSON ({e})")))?;
+        let results = json.get_mut("results").map(Value::take).unwrap_or_default();
+        // However it is written: a tool may have laid it out anew.
+        if known.contains(&results) && results != json!([]) {
             return Err(bad("the same result a second time is no repetition".into()));
         }
-        texts.push(text);
         let meta = &json["meta"];
         // A result of `bench` names no command.
         let command = meta["command"].as_str().unwrap_or("bench").to_owned();
@@ -171,12 +178,16 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
             .iter()
             .filter_map(|field| meta[field].as_str())
             .chain(meta["machine"]["cpu"].as_str())
+            .map(str::to_owned)
+            .chain(meta["machine"]["cores"].as_u64().map(|cores| format!("{cores} cores")))
             .collect::<Vec<_>>()
             .join(", ");
+        let machine = printable(&machine);
         side.mixed |= i > 0 && machine != side.machine;
         side.machine = machine;
         let runs = runs_of(meta, &side.command).map_err(bad)?;
-        side.rows.add(&json["results"], runs).map_err(bad)?;
+        side.rows.add(&results, runs).map_err(bad)?;
+        known.push(results);
     }
     Ok(side)
 }
@@ -288,7 +299,9 @@ impl Comparison {
                  side, apart by commas or by 'bench --runs 3', are enough"
             ));
         }
-        let unverified = sides.map(|side| &side.unverified[..]).concat();
+        let mut unverified = sides.map(|side| &side.unverified[..]).concat();
+        let mut seen = BTreeSet::new();
+        unverified.retain(|key| seen.insert(key.clone()));
         let is_missing = |key: &&Key| {
             after.rows.lacks_some(key)
                 || !after.rows.samples.contains_key(*key) && !unverified.contains(key)
@@ -299,7 +312,9 @@ impl Comparison {
 
     /// Rows that are worse by more than `limit`, and not by what they vary alone.
     fn beyond(&self, limit: f64) -> Vec<usize> {
-        let is_worse = |row: &Row| row.loss() > limit && row.verdict() == "worse";
+        // A loss of the limit itself is not above it, as which a last digit of the division would have it.
+        let most = limit + 1e-12 * (1.0 + limit);
+        let is_worse = |row: &Row| row.loss() > most && row.verdict() == "worse";
         (0..self.rows.len()).filter(|&i| is_worse(&self.rows[i])).collect()
     }
 
@@ -350,8 +365,8 @@ impl Comparison {
             for name in self.names(&self.missing) {
                 let _ = writeln!(out, "MISSING: {name}");
             }
-            let limit = 100.0 * limit;
-            let _ = write!(out, "{} worse by more than {limit:.1} %", failed.len());
+            let limit = (1e8 * limit).round() / 1e6; // as it was given
+            let _ = write!(out, "{} worse by more than {limit} %", failed.len());
             let unjudged = format!(", {unknown} not judged");
             out += if unknown > 0 { &unjudged } else { "" };
             out.push('\n');
@@ -383,191 +398,5 @@ fn number(value: f64) -> String {
         v if v >= 1000.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.4}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn side(rows: Value) -> Read {
-        let mut own = Side::default();
-        own.add(&rows, 5).unwrap();
-        let (command, machine) = ("bench".into(), "m".into());
-        Read { command, machine, exact: false, mixed: false, rows: own }
-    }
-
-    fn row(size: u64, ns: f64, rate: f64) -> Value {
-        json!({ "data": "push", "size_bytes": size, "latency_ns_p50": ns, "bandwidth_gb_s": rate,
-            "messages": size, "verified": true, "line": null })
-    }
-
-    /// A row that was measured so often, as far from `ns` as `percent` says.
-    fn runs(size: u64, ns: f64, rate: f64, percent: [f64; 3]) -> Vec<Value> {
-        percent.iter().map(|p| row(size, ns * (1.0 + p / 100.0), rate)).collect()
-    }
-
-    #[test]
-    fn ratios_have_the_interval_of_their_repetitions() {
-        let spread = [0.0, -4.0, 4.0];
-        let before = [runs(8, 1000.0, 2.0, spread), runs(64, 500.0, 1.0, spread)].concat();
-        let after = [runs(8, 1210.0, 1.0, [0.0; 3]), runs(64, 520.0, 1.0, spread)].concat();
-        let all = Comparison::new(side(json!(before)), side(json!(after)));
-        let verdicts: Vec<_> = all.rows.iter().map(|r| r.verdict()).collect();
-        assert_eq!(verdicts, ["worse", "worse", "same", "same"]);
-        let [low, high] = all.rows[0].interval.unwrap();
-        assert!((low - 1210.0 / 1040.0).abs() < 1e-9 && (high - 1210.0 / 960.0).abs() < 1e-9);
-        assert_eq!((all.beyond(0.05).len(), all.beyond(1.5).len()), (2, 0));
-        assert!((all.rows[1].loss() - 1.0).abs() < 1e-9);
-        let text = all.text(false, Some((0.05, &all.beyond(0.05))));
-        assert!(text.contains("2 worse by more than 5.0 %") && text.contains("64 B"), "{text}");
-        assert!(!text.contains("push"), "all rows have it: {text}");
-        assert!(all.svg().unwrap().contains("latency_ns_p50"));
-    }
-
-    /// Of two runs and one all are in a row in two of three orders, by chance: no verdict.
-    #[test]
-    fn what_was_measured_seldom_is_not_judged() {
-        for (a, b) in [(1, 1), (2, 1), (2, 2), (3, 2), (2, 4), (18, 1)] {
-            assert!(orders(a, b) < LEAST_ORDERS && orders(b, a) < LEAST_ORDERS, "{a}, {b}");
-        }
-        for (a, b) in [(3, 3), (2, 5), (19, 1), (500, 400)] {
-            assert!(orders(a, b) >= LEAST_ORDERS && orders(b, a) >= LEAST_ORDERS, "{a}, {b}");
-        }
-        let twice = side(json!([row(8, 1.0, 1.0), row(8, 1.1, 1.0)]));
-        let all = Comparison::new(twice, side(json!([row(8, 9.0, 1.0)])));
-        assert!(all.rows.iter().all(|r| r.verdict() == "?" && r.interval.is_none()));
-        assert!(all.beyond(0.05).is_empty());
-        assert!(all.notes.iter().any(|note| note.contains("too seldom")));
-    }
-
-    /// What was there before and is not any more fails, whatever the others are.
-    #[test]
-    fn what_is_missing_is_told() {
-        let whole = || side(json!([row(8, 1.0, 1.0), row(64, 2.0, 1.0)]));
-        let mut none = row(64, 2.0, 1.0);
-        none["latency_ns_p50"] = Value::Null;
-        let all = Comparison::new(whole(), side(json!([row(8, 1.0, 1.0), none])));
-        let missing: Vec<_> = all.missing.iter().map(|key| key.measure.as_str()).collect();
-        assert_eq!(missing, ["latency_ns_p50"]);
-        let text = all.text(true, Some((0.05, &[])));
-        assert!(text.contains("MISSING: 64 B latency_ns_p50"), "{text}");
-        assert!(Comparison::new(whole(), whole()).missing.is_empty());
-        // A value that some of its runs lack is missing as well.
-        let mut none = row(8, 1.0, 1.0);
-        none["bandwidth_gb_s"] = json!(0);
-        let some = side(json!([row(8, 1.0, 1.0), none, row(64, 2.0, 1.0)]));
-        let missing = Comparison::new(whole(), some).missing;
-        assert_eq!(missing.iter().map(|key| &key.measure).collect::<Vec<_>>(), ["bandwidth_gb_s"]);
-        for bad in [json!("58 us"), json!(-5), json!([1])] {
-            let mut row = row(8, 1.0, 1.0);
-            row["bandwidth_gb_s"] = bad;
-            let error = Side::default().add(&json!([row]), 5).unwrap_err();
-            assert!(error.starts_with("result 1: bandwidth_gb_s is "), "{error}");
-        }
-    }
-
-    /// A model says the same each time: what is another value is better or worse.
-    #[test]
-    fn what_a_model_says_is_decided() {
-        let of = |ns: f64| Read {
-            exact: true,
-            ..side(json!([{ "path": "pull", "bytes": 8, "completed_ns": ns }]))
-        };
-        for (after, verdict) in [(9.0, "better"), (10.0, "same"), (10.1, "worse")] {
-            let all = Comparison::new(of(10.0), of(after));
-            assert_eq!(all.rows[0].verdict(), verdict);
-        }
-    }
-
-    #[test]
-    fn rows_of_losses_and_of_published_tables_have_something_to_compare() {
-        let published = |model: f64| {
-            side(json!([{ "table": "t", "row": "r", "measured": 10.0, "model": model,
-                "error_percent": 1.0, "kind": "predicted", "note": "" }]))
-        };
-        let all = Comparison::new(published(8.0), published(11.0));
-        assert!((all.rows[0].before - 1.25).abs() < 1e-9 && (all.rows[0].after - 1.1).abs() < 1e-9);
-        let loss = |ratio: f64, left: f64| {
-            side(json!([{ "topology": "t", "push": "push/kernel", "against": "pull", "bytes": 8,
-                "throughput": false, "ratio": ratio, "causes": [["fence", left]],
-                "explanation": "the fence" }]))
-        };
-        let all = Comparison::new(loss(1.2, 0.7), loss(1.1, 0.8));
-        assert_eq!((all.rows.len(), all.rows[0].key.measure.as_str()), (1, "ratio"));
-    }
-
-    /// A median of two runs is no more than they are, whatever ends are saved with it.
-    #[test]
-    fn a_saved_median_counts_as_its_runs() {
-        for (runs, verdict) in [(2, "?"), (3, "worse")] {
-            assert_eq!(runs_of(&json!({ "runs": runs }), "bench --post"), Ok(runs));
-            let of = |ns: f64| {
-                let row = json!({ "row": "a", "unit": "ns", "median": ns, "min": ns, "max": ns });
-                let mut own = Side::default();
-                own.add(&json!([row]), runs).unwrap();
-                Read { rows: own, ..side(json!([])) }
-            };
-            assert_eq!(Comparison::new(of(10.0), of(12.0)).rows[0].verdict(), verdict, "{runs}");
-        }
-        for bad in [json!(0), json!(-3), json!("9"), json!(u64::MAX)] {
-            assert!(runs_of(&json!({ "runs": bad }), "bench --post").is_err(), "{bad}");
-        }
-        let unsaid = ["bench --post", "link --together"].map(|of| runs_of(&json!({}), of));
-        assert_eq!(unsaid, [Ok(5), Ok(3)]);
-    }
-
-    /// Of a lone row nothing is left out that names it, and no name writes to the terminal.
-    #[test]
-    fn names_of_rows_are_whole_and_printable() {
-        let lone = || side(json!([row(8, 1.0, 1.0)]));
-        let all = Comparison::new(lone(), lone());
-        assert_eq!(all.rows[0].key.text(&all.common), "push 8 B");
-        let odd = || side(json!([{ "row": "a\u{1b}[2J\nb", "unit": "ns", "median": 9.0 }]));
-        let all = Comparison::new(odd(), odd());
-        assert!(!all.rows[0].key.text(&all.common).contains(char::is_control));
-    }
-
-    #[test]
-    fn of_two_values_the_median_is_their_mean() {
-        let twice = side(json!([row(8, 1000.0, 2.0), row(8, 1100.0, 2.0)]));
-        let all = Comparison::new(twice, side(json!([row(8, 1050.0, 2.0)])));
-        assert_eq!((all.rows[0].before, all.rows[0].ratio), (1050.0, 1.0));
-    }
-
-    #[test]
-    fn a_row_that_was_not_verified_is_compared_with_nothing() {
-        let mut wrong = row(8, 1.0, 1.0);
-        wrong["verified"] = json!(false);
-        let all = Comparison::new(side(json!([wrong])), side(json!([row(8, 9.0, 1.0)])));
-        assert_eq!((all.rows.len(), all.unverified.len()), (0, 2));
-    }
-
-    #[test]
-    fn units_say_what_is_better() {
-        let of = |unit: &str, value: f64| {
-            side(json!([{ "row": "a", "unit": unit, "median": value, "min": value * 0.99,
-                "max": value * 1.01, "floor": 3.5 }]))
-        };
-        for (unit, verdict) in [("ns", "worse"), ("M/s", "better")] {
-            let all = Comparison::new(of(unit, 10.0), of(unit, 12.0));
-            assert_eq!((all.rows.len(), all.rows[0].verdict()), (1, verdict), "{unit}");
-        }
-        let spread =
-            json!([{ "row": "a", "unit": "GB/s", "measured": 10.0, "spread_percent": 20 }]);
-        let all = Comparison::new(side(spread.clone()), side(spread));
-        assert_eq!(
-            all.rows[0].interval,
-            Some([8.0 / 12.0, 12.0 / 8.0]),
-            "either end may be so far"
-        );
-        for bad in [
-            json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": 9.5, "max": 8.0 }]),
-            json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": "8", "max": 9.5 }]),
-            json!([{ "row": "a", "unit": "seconds", "median": 9.0 }]),
-            json!([{ "row": "a", "unit": "ns", "median": 9.0, "verified": "false" }]),
-        ] {
-            assert!(Side::default().add(&bad, 5).is_err(), "{bad}");
-        }
     }
 }

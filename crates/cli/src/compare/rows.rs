@@ -62,6 +62,9 @@ const OUTCOMES: [&str; 27] = [
     "explanation",
 ];
 
+/// Fields that hold whole numbers, beside those of bytes.
+const COUNTS: [&str; 6] = ["qps", "engines", "blocks", "threads", "in_flight", "flows"];
+
 /// One measure of one row: a value, and the least and greatest of its repetitions where there are
 /// any.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,15 +140,17 @@ pub struct Side {
     pub samples: BTreeMap<Key, (Sample, Better)>,
     /// Rows that were not verified, which are compared with nothing.
     pub unverified: Vec<Key>,
-    /// How many times each row is there, verified.
-    counts: BTreeMap<Vec<(String, String)>, usize>,
+    /// Runs of all results: of each, as many as the row has that is in it most often.
+    runs: usize,
 }
 
 impl Side {
-    /// Whether some of a row's runs lack a measure that others have.
+    /// Whether some of the runs lack a measure that others have, be it that they lack its row.
     pub fn lacks_some(&self, key: &Key) -> bool {
-        let sample = self.samples.get(key).map(|(sample, _)| sample.values.len());
-        sample.zip(self.counts.get(&key.row)).is_some_and(|(some, &all)| some < all)
+        // Those that were not verified are told of by themselves.
+        let unverified = self.unverified.iter().filter(|own| *own == key).count();
+        let sample = self.samples.get(key).map(|(sample, _)| sample.values.len() + unverified);
+        sample.is_some_and(|some| some < self.runs)
     }
 
     /// Adds a result's rows, those with a least and a greatest value of so many runs.
@@ -154,6 +159,7 @@ impl Side {
     /// What is wrong with them, in one line.
     pub fn add(&mut self, results: &Value, runs: usize) -> Result<(), String> {
         let rows = results.as_array().ok_or("no list of results")?;
+        let mut counts: BTreeMap<Vec<(String, String)>, usize> = BTreeMap::new();
         for (i, row) in rows.iter().enumerate() {
             let row = row.as_object().ok_or_else(|| format!("result {} is no row", i + 1))?;
             let is_verified = match row.get("verified") {
@@ -161,9 +167,7 @@ impl Side {
                 Some(Value::Bool(verified)) => *verified,
                 Some(other) => return Err(format!("result {}: verified is {other}", i + 1)),
             };
-            if is_verified {
-                *self.counts.entry(about(row)).or_default() += 1;
-            }
+            *counts.entry(about(row)).or_default() += 1;
             for (key, sample, better) in
                 samples(row, runs).map_err(|e| format!("result {}: {e}", i + 1))?
             {
@@ -180,6 +184,7 @@ impl Side {
                 }
             }
         }
+        self.runs += counts.into_values().max().unwrap_or(0);
         Ok(())
     }
 }
@@ -238,10 +243,10 @@ fn samples(row: &Map<String, Value>, runs: usize) -> Result<Found, String> {
         let spread = number("spread_percent").map(|percent| percent / 100.0);
         let spread = spread.map(|share| [value * (1.0 - share), value * (1.0 + share)]);
         let ends = number("min").zip(number("max")).map(|(min, max)| [min, max]).or(spread);
-        if let Some([min, max]) = ends.filter(|[min, max]| min > max) {
-            return Err(format!("min is {min}, and max {max}"));
+        if let Some([min, max]) = ends.filter(|[min, max]| !(*min..=*max).contains(&value)) {
+            return Err(format!("{field} is {value}, min {min}, and max {max}"));
         }
-        put(unit.to_owned(), value, ends, better);
+        put(printable(unit), value, ends, better);
     }
     Ok(found)
 }
@@ -251,10 +256,21 @@ fn about(row: &Map<String, Value>) -> Vec<(String, String)> {
     let is_measure = |name: &str| MEASURES.iter().any(|m| m.0 == name) || BY_UNIT.contains(&name);
     let own = row.iter().filter(|(name, value)| {
         let is_outcome = is_measure(name) || OUTCOMES.contains(&name.as_str()) || *name == "unit";
-        !(is_outcome || value.is_null() || value.is_f64())
+        !(is_outcome || value.is_null() || value.is_f64() && whole(name, value).is_none())
     });
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    own.map(|(name, value)| (name.clone(), text(value))).collect()
+    let text = |name: &str, value: &Value| match (value.as_str(), whole(name, value)) {
+        (Some(text), _) => text.to_owned(),
+        (_, Some(number)) => number.to_string(),
+        _ => value.to_string(),
+    };
+    own.map(|(name, value)| (name.clone(), text(name, value))).collect()
+}
+
+/// A count that a tool has written with a fraction of zeros: data frames do so with columns that have gaps.
+fn whole(name: &str, value: &Value) -> Option<u64> {
+    let is_count = name.ends_with("bytes") || COUNTS.contains(&name);
+    let number = value.as_f64().filter(|n| is_count && value.is_f64() && n.fract() == 0.0);
+    number.filter(|n| (0.0..=9e15).contains(n)).map(|n| n as u64)
 }
 
 /// Fields that say nothing of which row one is: all rows that have them have them alike, and without them no two rows

@@ -8,6 +8,7 @@
 //! | `text`, `literal`, `log` | hex in the ways in which people have it, of programs, of logs |
 //! | `capture`, `recording` | files with many things in them |
 //! | `wqe`, `cqe`, `doorbell`, `packet`, `placement` | one of each |
+//! | `options` | IPv4 options of a packet |
 //! | `stream` | packets of a connection, one after the other |
 //! | `names`, `syndrome` | what codes mean |
 //! | `item` | what is told of one thing |
@@ -19,6 +20,7 @@ mod item;
 mod literal;
 mod log;
 pub(crate) mod names;
+mod options;
 mod packet;
 mod placement;
 mod recording;

@@ -1,5 +1,6 @@
 //! Packets: Ethernet, IP, UDP, RoCEv2, management datagrams.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bellpush::wire::Psn;
@@ -16,7 +17,7 @@ use bellpush::wire::roce::{
 
 use super::item::Item;
 use super::names::{aeth, ethertype, foreign_opcode, packet_opcode};
-use super::placement;
+use super::{options, placement};
 
 /// What a packet begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -81,6 +82,8 @@ pub(super) struct Around {
     pub cut: bool,
     /// Its link has no ICRC.
     pub without_icrc: bool,
+    /// Bytes of options of its IPv4 header.
+    pub options: usize,
 }
 
 const ETHERTYPE_IPV4: u64 = 0x0800;
@@ -288,7 +291,7 @@ fn udp_of(
     }
     let mut whole = bytes.to_vec();
     whole.resize(whole.len().max(at + all), 0);
-    let envelope = envelope(item, &mut whole[at..at + all], at);
+    let (envelope, options) = envelope(item, &whole[at..at + all], at);
     let length = number("length") as usize;
     let room = (at + all).saturating_sub(udp);
     if length < room && length >= UDP.bytes {
@@ -296,33 +299,33 @@ fn udp_of(
     }
     let begin = udp + UDP.bytes;
     let end = (udp + length.min(room)).max(begin).min(whole.len());
-    let around = Around { envelope, cut, ..*around };
+    let around = Around { envelope, cut, options, ..*around };
     roce(item, &whole, begin..end, bytes.len().min(end), &around)
 }
 
-/// IP and UDP headers, if they are right but for IPv4's checksum.
-fn envelope(item: &mut Item, ip: &mut [u8], at: usize) -> Option<Envelope> {
-    if Envelope::parse(ip) == Err(IpError::Checksum) {
+/// IP and UDP headers, if they are right but for IPv4's checksum, without IPv4's options; and how long those are.
+fn envelope(item: &mut Item, ip: &[u8], at: usize) -> (Option<Envelope>, usize) {
+    let mut ip = Cow::Borrowed(ip);
+    let mut options = 0;
+    if let Some((plain, bytes)) = options::without(&ip) {
+        let begin = at + IPV4.bytes;
+        item.bytes("options", begin, &ip[IPV4.bytes..IPV4.bytes + bytes]);
+        item.note(begin, format!("{bytes} bytes of IPv4 options, which bellpush does not carry"));
+        (ip, options) = (plain.into(), bytes);
+    }
+    if Envelope::parse(&ip) == Err(IpError::Checksum) {
         item.wrong(at, IpError::Checksum.to_string());
         // The ICRC does not cover it.
+        let ip = ip.to_mut();
         ip[10..12].fill(0);
-        let words = ip[..IPV4.bytes].chunks(2);
-        let sum: u32 = words.map(|word| u32::from_be_bytes([0, 0, word[0], word[1]])).sum();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        let right = !options::sum(&ip[..IPV4.bytes]);
+        ip[10..12].copy_from_slice(&right.to_be_bytes());
     }
-    match Envelope::parse(ip) {
-        Ok((envelope, _)) => Some(envelope),
-        Err(IpError::Header(first)) if first >> 4 == 4 => {
-            let words = first & 0xf;
-            let what = "which bellpush does not carry: neither the ICRC nor PSNs are checked";
-            item.wrong(at, format!("IPv4 options (ihl {words}), {what}"));
-            None
-        }
+    match Envelope::parse(&ip) {
+        Ok((envelope, _)) => (Some(envelope), options),
         Err(error) => {
             item.wrong(at, error.to_string());
-            None
+            (None, options)
         }
     }
 }
@@ -497,7 +500,7 @@ fn icrc(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) {
     }
     item.part(&ICRC, all, place);
     let Some(envelope) = around.envelope else {
-        let headers = if at == 0 { "are not here" } else { "are wrong or have options" };
+        let headers = if at == 0 { "are not here" } else { "are wrong" };
         item.note(
             place,
             format!("the ICRC covers IP and UDP headers, which {headers}: it is not checked"),
@@ -509,6 +512,8 @@ fn icrc(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) {
             at,
             format!("a packet of {} bytes, and the longest has {MAX_PACKET_BYTES}", bytes.len()),
         );
+    } else if around.options > 0 {
+        options::icrc(item, all, (at, end), around.options);
     } else if let Err(error) = Packet::check(bytes, &envelope) {
         item.wrong(place, error.to_string());
     } else {

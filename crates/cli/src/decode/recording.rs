@@ -100,7 +100,7 @@ impl Reading {
             }
             Format::Packet { sent, envelope, left_out, has_icrc } => {
                 let (cut, without_icrc) = (left_out.is_some(), !has_icrc);
-                let around = Around { envelope, cut, without_icrc };
+                let around = Around { envelope, cut, without_icrc, ..Around::default() };
                 let (mut item, seen) = packet(at, bytes, Link::Bth, &around);
                 item.summary = format!("{} {}", if sent { "sent" } else { "got" }, item.summary);
                 if cut {

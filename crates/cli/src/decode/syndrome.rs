@@ -19,8 +19,9 @@ fn words(syndrome: Syndrome) -> Words {
         Syndrome::LocalQpOp => Words(
             "IBV_WC_LOC_QP_OP_ERR",
             "the NIC found the WQE malformed, or the queue pair cannot do what it asks",
-            "a wrong ds, opcode, qpn or wqe_index; an opcode that the transport does not have; more READs or atomics \
-             than max_rd_atomic allows; a WQE that was not whole when the doorbell rang (decode it: bellpush decode wqe)",
+            "a wrong ds, opcode, qpn or wqe_index; an opcode that the transport does not have; a READ or atomic where \
+             max_rd_atomic is 0 (those beyond another max_rd_atomic wait, and are no error); a WQE that was not whole \
+             when the doorbell rang (decode it: bellpush decode wqe)",
         ),
         Syndrome::LocalProt => Words(
             "IBV_WC_LOC_PROT_ERR",
@@ -56,8 +57,10 @@ fn words(syndrome: Syndrome) -> Words {
         Syndrome::RemoteInvalReq => Words(
             "IBV_WC_REM_INV_REQ_ERR",
             "the responder refused the request as malformed (NAK: invalid request)",
-            "a message longer than the posted receive; an operation that the remote queue pair does not allow or has no \
-             resources for (max_dest_rd_atomic); an atomic at an address that is not a multiple of 8; path MTUs that differ",
+            "a message longer than the posted receive; an operation that the remote queue pair does not allow; more READs \
+             and atomics at a time than it answers: a max_rd_atomic above the peer's max_dest_rd_atomic, or equal numbers \
+             that are no power of two (mlx5 keeps log2 of them; Linux rounds up, and some kernels from 5.10 to 6.11 round \
+             down); an atomic at an address that is not a multiple of 8; path MTUs that differ",
         ),
         Syndrome::RemoteAccess => Words(
             "IBV_WC_REM_ACCESS_ERR",

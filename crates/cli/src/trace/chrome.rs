@@ -149,7 +149,7 @@ fn text(path: &Path) -> Result<String, TraceError> {
 impl Trace {
     pub(super) fn new(events: Vec<Event>, ends: Ends) -> Self {
         let mut trace = Self { events, unit: "ns".into(), ends };
-        flows::link(&mut trace.events);
+        trace.draw_arrows();
         trace
     }
 
@@ -188,8 +188,13 @@ impl Trace {
         };
         let moved = |event: Event| Event { pid: event.pid.wrapping_add(shift), ..event };
         self.events.extend(other.events.into_iter().map(moved));
-        self.events.retain(|event| !event.is_arrow());
         self.ends.extend(other.ends, shift);
+        self.draw_arrows();
+    }
+
+    /// Draws all arrows, of all that is there, in the place of those that were drawn before.
+    pub(super) fn draw_arrows(&mut self) {
+        self.events.retain(|event| !event.is_arrow());
         flows::link(&mut self.events);
     }
 

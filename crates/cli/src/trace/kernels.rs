@@ -7,6 +7,7 @@ use bellpush::gpu::{Mark, MarksRead};
 
 use super::chrome::{Event, Trace, micros};
 use super::ends::{BlockEnd, KernelsEnd, Stage};
+use super::flows;
 use super::timeline::DEVICES;
 
 /// What a benchmark's kernels wrote down.
@@ -62,12 +63,16 @@ impl Trace {
             ends.blocks.push(BlockEnd { block: number, ..end });
         }
         self.ends.kernels.push(ends);
+        self.draw_arrows();
     }
 }
 
 /// A put that was called.
 struct Put {
     message: u32,
+    /// The endpoint, by a queue pair of it.
+    endpoint: u32,
+    /// The queue pair that it takes; 0 where the put alone knows.
     qpn: u32,
     since_ns: u64,
 }
@@ -80,7 +85,7 @@ struct Block {
     put: Option<Put>,
     /// Since when it waits: the last put has returned, or something was complete.
     waits_ns: u64,
-    /// By queue pair: slices of puts whose messages are not complete, and when those began.
+    /// By endpoint: slices of puts whose messages are not complete, and when those began.
     open: HashMap<u32, Vec<(usize, u64)>>,
     end: BlockEnd,
 }
@@ -92,8 +97,10 @@ impl Block {
     }
 
     fn take(&mut self, mark: &Mark, rounds: &[String], events: &mut Vec<Event>) {
-        let (message, qpn, status) = mark::message(mark.value);
-        match mark.what {
+        let (message, endpoint, status) = mark::message(mark.value);
+        let (kind, is_auto) = mark::kind(mark.what);
+        let qpn = if is_auto { 0 } else { endpoint };
+        match kind {
             mark::ROUND_BEGINS => {
                 self.round = Some((mark.value, mark.ns));
                 (self.put, self.waits_ns) = (None, 0);
@@ -101,30 +108,30 @@ impl Block {
                 self.end.round = named(rounds, mark.value);
             }
             mark::PUT => {
-                self.put = Some(Put { message, qpn, since_ns: mark.ns });
-                self.stands(Stage::Called, mark, 0);
+                self.put = Some(Put { message, endpoint, qpn, since_ns: mark.ns });
+                self.stands(Stage::Called, mark, qpn, 0);
             }
             mark::PUT_RETURNED => {
                 // A put whose call was lost has no slice.
                 let Some(put) = self.put.take().filter(|put| put.message == message) else {
                     return;
                 };
-                let slice = self.slice(&put, mark.ns);
-                let slice = if status == 0 { slice } else { slice.with("status", status) };
-                if status == 0 {
-                    self.open.entry(qpn).or_default().push((events.len(), put.since_ns));
-                }
+                let slice = self.slice(&Put { qpn, ..put }, mark.ns);
+                let (slice, stage) = if status == 0 {
+                    let open = self.open.entry(put.endpoint).or_default();
+                    open.push((events.len(), put.since_ns));
+                    let ticket = mark::ticket(mark.what).into();
+                    (slice.with(flows::FLOW, flows::posted(qpn, ticket)), Stage::Returned)
+                } else {
+                    (slice.with("status", status), Stage::Failed)
+                };
                 events.push(slice);
                 self.waits_ns = mark.ns;
-                self.stands(
-                    if status == 0 { Stage::Returned } else { Stage::Failed },
-                    mark,
-                    status,
-                );
+                self.stands(stage, mark, qpn, status);
             }
-            mark::COMPLETE if status != 0 => self.stands(Stage::Failed, mark, status),
+            mark::COMPLETE if status != 0 => self.stands(Stage::Failed, mark, qpn, status),
             mark::COMPLETE => {
-                for (at, since_ns) in self.open.remove(&qpn).unwrap_or_default() {
+                for (at, since_ns) in self.open.remove(&endpoint).unwrap_or_default() {
                     let after = micros(mark.ns.saturating_sub(since_ns));
                     events[at].args.insert("complete_after_us".into(), after.into());
                 }
@@ -134,7 +141,7 @@ impl Block {
                     self.waits_ns = mark.ns;
                 }
                 if self.open.is_empty() {
-                    self.stands(Stage::Complete, mark, 0);
+                    self.stands(Stage::Complete, mark, qpn, 0);
                 }
             }
             mark::ROUND_ENDS => {
@@ -148,13 +155,13 @@ impl Block {
     }
 
     fn slice(&self, put: &Put, to_ns: u64) -> Event {
-        let slice = Event::slice("put", self.track, (put.since_ns, to_ns)).of("kernel");
+        let slice = Event::slice("put", self.track, (put.since_ns, to_ns)).of(flows::PUT);
         let slice = slice.with("message", put.message);
         if put.qpn == 0 { slice } else { slice.with("qp", format!("{:#x}", put.qpn)) }
     }
 
-    fn stands(&mut self, stage: Stage, mark: &Mark, status: u32) {
-        let (message, qpn, _) = mark::message(mark.value);
+    fn stands(&mut self, stage: Stage, mark: &Mark, qpn: u32, status: u32) {
+        let (message, ..) = mark::message(mark.value);
         let BlockEnd { block, round, .. } = std::mem::take(&mut self.end);
         self.end = BlockEnd { block, stage, round, message, qpn, since_ns: mark.ns, status };
     }

@@ -34,6 +34,8 @@ pub(super) struct Message {
     pub signaled: bool,
     pub peer: Option<u32>,
     pub psn: u64,
+    /// The position behind it, in its ring or among its window's slots.
+    pub end: u64,
     /// Its stages, in nanoseconds; 0: not reached.
     pub rung: u64,
     pub fetched: u64,
@@ -210,14 +212,14 @@ impl Queue {
         let (source, blocks) = ((b >> 8 & 0x7f) as u8, b >> 16 & 0xffff);
         // Of the ring; others have no doorbell that tells of them alone.
         let rung = if source == 0 { self.rung_at(position) } else { 0 };
-        if source == 0 {
-            self.taken = self.taken.max(position.saturating_add(blocks));
-        }
+        let end = position.saturating_add(blocks.max(1)); // a slot has no blocks
+        self.taken = self.taken.max(end);
         self.end.fetched += 1;
         self.end.unreported += blocks;
         let (opcode, signaled) = (b as u8, b >> 15 & 1 != 0);
+        let fetched = ts_ns;
         let message =
-            Message { index, opcode, signaled, blocks, rung, fetched: ts_ns, ..Message::default() };
+            Message { index, opcode, signaled, blocks, end, rung, fetched, ..Message::default() };
         self.push(message, ts_ns);
     }
 
@@ -238,9 +240,8 @@ impl Queue {
             self.taken = position.saturating_add(1);
             self.end.fetched += 1;
             self.end.unreported += 1;
-            let signaled = true;
-            let blocks = 1;
-            self.push(Message { index, rung, blocks, signaled, ..Message::default() }, ts_ns);
+            let (signaled, blocks, end) = (true, 1, self.taken);
+            self.push(Message { index, rung, blocks, end, signaled, ..Message::default() }, ts_ns);
         }
         self.open.change(index, |it| {
             (it.done, it.opcode, it.bytes) = (ts_ns, opcode as u8, bytes);

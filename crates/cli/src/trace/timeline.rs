@@ -258,7 +258,8 @@ impl<'a> Drawing<'a> {
     ) {
         let track = self.track(Track::Queue(qpn, lane));
         let opcode = names::wqe_opcode_or_code(message.opcode);
-        let mut event = Event::slice(opcode.clone(), track, (from, to)).of("wqe");
+        let mut event = Event::slice(opcode.clone(), track, (from, to)).of(flows::WQE);
+        event = event.with(flows::FLOW, flows::posted(qpn, message.end));
         event = event.with("opcode", opcode).with("wqe_index", message.index);
         event = event.with("bytes", message.bytes).with("signaled", message.signaled);
         if let Some(peer) = message.peer {

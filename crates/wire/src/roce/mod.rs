@@ -24,7 +24,7 @@ mod packet;
 mod timer;
 
 pub use headers::{Aeth, AtomicEth, Bth, Dceth, Deth, NakCode, Reth, Syndrome};
-pub use icrc::icrc;
+pub use icrc::{icrc, icrc_of_headers};
 pub use ip::{
     Addresses, Envelope, Fields, IpError, MAX_IP_UDP_BYTES, ROCE_PORT, UDP_HEADER_BYTES,
     flow_label_of, udp_src_port,

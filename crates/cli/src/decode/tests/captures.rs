@@ -124,6 +124,49 @@ fn lengths_of_udp_and_ip_agree() {
     assert_eq!(all[0].summary, TOLD);
 }
 
+/// A Router Alert (RFC 2113) behind the addresses; the ICRC is zlib's CRC-32 of what annex A17.3.3 says.
+#[test]
+fn ipv4_options_hide_neither_icrc_nor_psn() {
+    let packet = hexed(
+        "46020034 12344000 3f11107b c0000201 c0000202 94040000 c00112b7 001c0000 \
+         0440ffff 00000011 80000001 62656c6c ecc025ab",
+    );
+    let told = |packet: &[u8]| {
+        let item = items(Kind::Packet, packet, &Options::default()).remove(0);
+        let icrc = item.parts.iter().find(|part| part.name == "icrc").expect("it is shown");
+        let meaning = icrc.fields[0].meaning.clone().unwrap_or_default();
+        let remarks: Vec<_> = item.notes.iter().map(|it| it.text.clone()).collect();
+        (item.summary, meaning, remarks)
+    };
+    let (summary, meaning, remarks) = told(&packet);
+    assert!(summary.starts_with("RC SEND Only to QP 0x11, PSN 1, 4 bytes, from 192.0.2.1 port"));
+    assert_eq!(meaning, "right, if it covers the IPv4 options as they stand");
+    assert_eq!(remarks, ["4 bytes of IPv4 options, which bellpush does not carry"]);
+    // Payload: what the number would be is said, and no verdict. ToS is not covered.
+    let mut changed = packet.clone();
+    changed[44] ^= 1;
+    let (_, meaning, remarks) = told(&changed);
+    assert_eq!((meaning.as_str(), remarks.len()), ("", 2));
+    assert!(remarks[1].contains("nothing says how IPv4 options count"), "{remarks:?}");
+    assert_eq!(wrong(&items(Kind::Packet, &changed, &Options::default())), "");
+    // Its own checksum covers the options.
+    let mut sum = packet.clone();
+    sum[22] ^= 1;
+    let all = items(Kind::Packet, &sum, &Options::default());
+    assert_eq!(wrong(&all), "IPv4 header checksum is wrong\n");
+    // PSNs are followed.
+    let mut later = packet.clone();
+    later[43] = 3;
+    let file = capture_of(&[packet.clone(), later]);
+    assert!(wrong(&items(Kind::Pcap, &file, &Options::default())).contains("PSN 3 where 2 is due"));
+    // A length that ends within the options, and a packet that is cut, have no place for them.
+    for end in 20..packet.len() {
+        let mut short = packet[..end].to_vec();
+        short[3] = end as u8;
+        items(Kind::Packet, &short, &Options { link: Link::Ip, ..Options::default() });
+    }
+}
+
 #[test]
 fn packets_that_are_not_rocev2_are_not_judged() {
     let plain = |bytes: &[u8]| {

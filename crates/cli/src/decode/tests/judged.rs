@@ -146,16 +146,6 @@ fn a_line_says_what_is_asked_for_and_by_whom() {
 }
 
 #[test]
-fn options_of_ipv4_are_named() {
-    let mut packet = packet_of(Operation::SendOnly, 1, 8, None);
-    packet.splice(20..20, [1, 1, 1, 0]);
-    (packet[0], packet[3]) = (0x46, packet[3] + 4);
-    let all = items(Kind::Packet, &packet, &Options { link: Link::Ip, ..Options::default() });
-    assert!(wrong(&all).contains("IPv4 options (ihl 6)"), "{}", wrong(&all));
-    assert!(notes(&all).contains("or have options"), "{}", notes(&all));
-}
-
-#[test]
 fn a_file_that_ends_within_a_packet_is_decoded_up_to_it() {
     let packets = [1, 2].map(|psn| packet_of(Operation::SendOnly, psn, 8, None));
     let classic = capture_of(&packets);

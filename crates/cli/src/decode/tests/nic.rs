@@ -278,3 +278,21 @@ fn what_is_too_short_is_of_its_kind() {
         assert_eq!((all[0].kind, all[0].wrong.len()), (name, 1));
     }
 }
+
+/// What is posted beyond max_rd_atomic waits at the requester; what comes beyond max_dest_rd_atomic, the responder
+/// refuses. Both are kept as logarithms.
+#[test]
+fn limits_of_reads_are_told_of_the_end_that_has_them() {
+    let causes = |syndrome: Syndrome| {
+        let entry = Cqe::error(CqeOpcode::ReqErr, Qpn(7), 3, syndrome, 0).emit(0);
+        items(Kind::Cqe, &entry, &Options::default())[0].notes[1].text.clone()
+    };
+    let local = causes(Syndrome::LocalQpOp);
+    assert!(
+        local.contains("max_rd_atomic is 0 (those beyond another max_rd_atomic wait"),
+        "{local}"
+    );
+    let remote = causes(Syndrome::RemoteInvalReq);
+    assert!(remote.contains("a max_rd_atomic above the peer's max_dest_rd_atomic"), "{remote}");
+    assert!(remote.contains("no power of two (mlx5 keeps log2 of them"), "{remote}");
+}

@@ -75,7 +75,12 @@ pub fn bonds(m: &Machine) -> Vec<Finding> {
             .filter(|(it, _)| it.link.known().is_some_and(|link| link != "up"))
             .map(|(it, _)| it.name.as_str())
             .collect();
-        let finding = if !LAG_MODES.contains(&mode.as_str()) {
+        let finding = if slaves.len() < names.len() {
+            let hidden = names.iter().filter(|name| m.netdev(name).is_none());
+            let hidden: Vec<&str> = hidden.map(String::as_str).collect();
+            let found = format!("a bond of {listed}, of which {} is not shown", hidden.join(", "));
+            Finding::unseen(found, "ip -details link show; rdma link")
+        } else if !LAG_MODES.contains(&mode.as_str()) {
             Finding::warn(format!("a bond of mode {mode}: {listed}"))
                 .expected("active-backup, balance-xor or 802.3ad, of which mlx5 makes a LAG")
                 .cost("RDMA goes by one port alone, and stops when that is down")
@@ -93,6 +98,18 @@ pub fn bonds(m: &Machine) -> Vec<Finding> {
                 .expected("all ports of the bond up")
                 .cost("the other ports' rate is all that there is")
                 .fix("look at its cable and at the switch's port")
+        } else if !down.is_empty() {
+            let found = format!("no port of the bond of {listed} is up");
+            // A bond that nobody uses lies beside a port that works.
+            let works = m.mlx5().any(|device| device.is_active());
+            let finding = if works { Finding::note(found) } else { Finding::warn(found) };
+            finding
+                .expected("all ports of the bond up")
+                .cost("the bond sends nothing")
+                .fix("look at cables and the switch's ports, or take the bond away")
+        } else if own.iter().any(|(it, _)| it.link.known().is_none()) {
+            let found = format!("a bond of mode {mode}: {listed}; whether each is up");
+            Finding::unseen(found, "cat /sys/class/net/INTERFACE/bonding_slave/mii_status")
         } else {
             Finding::fine(format!("a bond of mode {mode}: {listed}"))
         };
@@ -111,7 +128,7 @@ pub fn errors(m: &Machine) -> Vec<Finding> {
     let (mut all, mut counted) = (Vec::new(), 0);
     for a in own.into_iter().chain(bridges) {
         let [corrected, nonfatal, fatal] = m.pci.more(a).errors;
-        counted += usize::from(corrected.is_some() || nonfatal.is_some() || fatal.is_some());
+        counted += usize::from(corrected.is_some() && nonfatal.is_some() && fatal.is_some());
         let said = |what: &str, counts: &[(String, u64)]| {
             let each: Vec<_> = counts.iter().map(|(name, n)| format!("{name} {n}")).collect();
             format!("{what}: {}", each.join(", "))

@@ -92,7 +92,7 @@ pub fn cgroup(m: &Machine) -> Vec<Finding> {
         return Vec::new();
     }
     let mut all = memory(&c.groups);
-    all.extend(c.groups.iter().filter_map(processes));
+    all.extend(processes(&c.groups));
     let of = |limits: &str, key: &str| -> Option<Limit> {
         let value =
             limits.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('='))?;
@@ -194,16 +194,33 @@ fn outer(groups: &[Group], group: &Group) -> String {
     }
 }
 
-fn processes(group: &Group) -> Option<Finding> {
-    let (Some(Some(max)), Some(now)) = (group.pids.0.known(), group.pids.1.known()) else {
-        return None;
-    };
-    (max.saturating_sub(*now) < 64).then(|| {
-        Finding::warn(format!("{now} of {max} processes and threads"))
-            .expected("64 more")
-            .cost("threads of the software NIC, of NCCL and of UCX cannot start")
-            .fix("raise pids.max, or the container's --pids-limit")
-    })
+/// Limits of processes; of those with room enough, the one with the least.
+fn processes(groups: &[Group]) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut least: Option<(u64, Finding)> = None;
+    for group in groups {
+        let Some(Some(max)) = group.pids.0.known() else { continue };
+        let Some(now) = group.pids.1.known() else {
+            let found = format!("pids.current, of {max} at most");
+            all.push(Finding::unseen(found, "cat pids.current").of(outer(groups, group)));
+            continue;
+        };
+        let (room, text) =
+            (max.saturating_sub(*now), format!("{now} of {max} processes and threads"));
+        if room < 64 {
+            let finding = Finding::warn(text)
+                .expected("64 more")
+                .cost("threads of the software NIC, of NCCL and of UCX cannot start")
+                .fix("raise pids.max, or the container's --pids-limit");
+            all.push(finding.of(outer(groups, group)));
+        } else if least.as_ref().is_none_or(|(least, _)| room < *least) {
+            least = Some((room, Finding::fine(text).of(outer(groups, group))));
+        }
+    }
+    if all.is_empty() {
+        all.extend(least.map(|(_, finding)| finding));
+    }
+    all
 }
 
 pub fn shm(m: &Machine) -> Vec<Finding> {

@@ -436,8 +436,24 @@ fn of_counters(port: &Port, netdev: Option<&Netdev>) -> Finding {
             .cost("the receiver had no buffer: the sender waits for its RNR timer and sends again")
             .fix("post receives earlier, or more of them; the network is not at fault");
     }
-    match again.is_empty() {
-        true => Finding::fine(format!("no errors and no retransmissions {of}")),
-        false => Finding::note(format!("{} {of}", again.join(", "))),
+    if !again.is_empty() {
+        return Finding::note(format!("{} {of}", again.join(", ")));
+    }
+    // A counter that is not there has counted nothing: errors are in one folder, retransmissions in another.
+    let is_shown = |names: &[&str]| names.iter().any(|name| port.counters.contains_key(*name));
+    match (is_shown(&LINK), is_shown(&AGAIN)) {
+        (true, true) => Finding::fine(format!("no errors and no retransmissions {of}")),
+        (true, false) => Finding::unseen(
+            format!("no errors {of}; retransmissions are not shown"),
+            "rdma statistic show link, or counters of the port's folder hw_counters",
+        ),
+        (false, true) => Finding::unseen(
+            format!("no retransmissions {of}; errors of the link are not shown"),
+            "perfquery -x, or ethtool -S INTERFACE",
+        ),
+        (false, false) => Finding::unseen(
+            "counters of neither errors nor retransmissions",
+            "perfquery -x, ethtool -S INTERFACE, and rdma statistic show link",
+        ),
     }
 }

@@ -2,6 +2,7 @@
 
 use bellpush::abi::bench::mark;
 use bellpush::gpu::{Mark, MarksRead};
+use bellpush::mem::clock::monotonic_ns;
 
 use super::*;
 use crate::trace::{BlockEnd, KernelMarks, Stage};
@@ -15,18 +16,21 @@ fn of_round(ns: u64, what: u32, round: u64) -> Mark {
     Mark { ns, what, value: round, block: 2, thread: 0 }
 }
 
-/// A trace of these marks alone.
-fn drawn(marks: Vec<Mark>, lost: u64) -> Trace {
-    let kernels = KernelMarks {
+fn kernels(pid: u32, marks: Vec<Mark>, lost: u64) -> KernelMarks {
+    KernelMarks {
         program: "bellpush".into(),
-        pid: 42,
+        pid,
         gpu: "GPU 0".into(),
         rounds: vec!["push/kernel, 8 B".into(), "push/kernel, 64 B".into()],
         read: MarksRead { marks, lost, within_ns: 700 },
         end_ns: 1_000_000,
-    };
+    }
+}
+
+/// A trace of these marks alone.
+fn drawn(marks: Vec<Mark>, lost: u64) -> Trace {
     let mut trace = timeline(&[]);
-    trace.add_kernels(&kernels);
+    trace.add_kernels(&kernels(42, marks, lost));
     is_well_formed(&trace);
     trace
 }
@@ -119,14 +123,9 @@ fn marks_without_their_beginnings_are_taken_for_what_they_are() {
 fn kernels_stay_beside_their_devices_and_in_merged_traces() {
     let bed = Bed::new("");
     let mut trace = bed.trace();
-    let mut kernels = KernelMarks {
-        program: "bellpush".into(),
-        pid: std::process::id(),
-        gpu: "GPU 1".into(),
-        rounds: Vec::new(),
-        read: MarksRead { marks: vec![of_message(10, mark::PUT, 0, 0)], lost: 0, within_ns: 0 },
-        end_ns: 20,
-    };
+    let mark = of_message(10, mark::PUT, 0, 0);
+    let mut kernels =
+        KernelMarks { gpu: "GPU 1".into(), ..kernels(std::process::id(), vec![mark], 0) };
     trace.add_kernels(&kernels);
     let pids = |trace: &Trace| {
         let names = trace.events.iter().filter(|e| e.name == "process_name");
@@ -143,4 +142,122 @@ fn kernels_stay_beside_their_devices_and_in_merged_traces() {
     for gpu in ["GPU 0", "GPU 1"] {
         assert!(lines.iter().any(|l| l.contains(&format!("{gpu} kernels: 1 marks"))), "{lines:?}");
     }
+}
+
+/// Marks of a message on a queue pair: it is called now, and has returned with a ticket.
+struct Puts(Vec<Mark>);
+
+impl Puts {
+    fn put(&mut self, qpn: u32, message: u64, ticket: u32) {
+        self.put_on((qpn, 0), qpn, message, ticket);
+    }
+
+    /// Of an endpoint that has another queue pair's name.
+    fn put_on(&mut self, (name, beside): (u32, u32), qpn: u32, message: u64, ticket: u32) {
+        for (what, qpn) in [(mark::PUT | beside, name), (mark::PUT_RETURNED | ticket << 8, qpn)] {
+            let value = message | u64::from(qpn) << 32;
+            self.0.push(Mark { ns: monotonic_ns(), what, value, block: 0, thread: 0 });
+        }
+    }
+}
+
+/// From what to what arrows of a name go, each by the message and index that its ends say.
+fn arrows(trace: &Trace, name: &str) -> Vec<(u64, u64)> {
+    let ends = |ph: char| trace.events.iter().filter(move |e| e.ph == ph && e.name == name);
+    let slice = |arrow: &Event, cat: &str, key: &str| {
+        let at = |e: &&Event| (e.pid, e.tid, e.ts) == (arrow.pid, arrow.tid, arrow.ts);
+        let found = of(trace, cat).into_iter().find(at).expect("an arrow's end");
+        found.args[key].as_u64().unwrap()
+    };
+    let mut all: Vec<_> = ends('s')
+        .zip(ends('f'))
+        .map(|(s, f)| (slice(s, "kernel", "message"), slice(f, "wqe", "wqe_index")))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn arrows_go_from_puts_to_the_doorbell_that_tells_of_them() {
+    let mut bed = Bed::new("");
+    let (qpn, other) = (bed.qps[0].qpn().0, bed.qps[1].qpn().0);
+    let mut puts = Puts(Vec::new());
+    let payload = [Piece::Inline(&DATA)];
+    let write = SendWr::new(Opcode::RdmaWrite).to(Iova(64), bed.mr.rkey).payload(&payload);
+    // Three that are rung for together, of a block of the ring each, then one by itself.
+    for message in 0..3 {
+        puts.put(qpn, message, message as u32 + 1);
+        bed.sq.post(&write).unwrap();
+    }
+    bed.sq.ring().unwrap();
+    bed.steps(3);
+    puts.put(qpn, 3, 4);
+    bed.write(Flags::SIGNALLED);
+    bed.steps(3);
+    // Nobody rang for these, or on another queue pair.
+    puts.put(qpn, 4, 5);
+    puts.put(other, 5, 2);
+
+    let mut trace = bed.trace();
+    trace.add_kernels(&kernels(std::process::id(), puts.0.clone(), 0));
+    is_well_formed(&trace);
+    assert_eq!(arrows(&trace, "posted"), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    let doorbells: Vec<_> =
+        of(&trace, "mark").into_iter().filter(|e| e.name == "doorbell").map(|e| e.ts).collect();
+    let mut heads: Vec<_> =
+        trace.events.iter().filter(|e| e.ph == 'f' && e.name == "posted").map(|e| e.ts).collect();
+    heads.sort_by(f64::total_cmp);
+    let [first, second] = doorbells[..] else { panic!("{doorbells:?}") };
+    assert_eq!(heads, [first, first, first, second]);
+    // Each message's own arrow goes on from there.
+    assert_eq!(trace.events.iter().filter(|e| e.ph == 's' && e.name == "message").count(), 4);
+
+    // Of another process it is another queue pair, though its number is the same.
+    let mut trace = bed.trace();
+    trace.add_kernels(&kernels(std::process::id() ^ 1, puts.0, 0));
+    assert_eq!(arrows(&trace, "posted"), []);
+}
+
+#[test]
+fn a_put_of_an_auto_endpoint_names_the_queue_pair_that_it_took() {
+    let mut bed = Bed::new("");
+    let (bell, taken) = (0x77, bed.qps[0].qpn().0);
+    let mut puts = Puts(Vec::new());
+    puts.put_on((bell, mark::OF_AUTO), taken, 0, 1);
+    bed.write(Flags::SIGNALLED);
+    bed.steps(3);
+    let (what, value) = (mark::COMPLETE | mark::OF_AUTO, u64::from(bell) << 32);
+    puts.0.push(Mark { ns: monotonic_ns(), what, value, block: 0, thread: 0 });
+    puts.put_on((bell, mark::OF_AUTO), taken, 1, 2);
+    puts.0.pop();
+
+    let mut trace = bed.trace();
+    trace.add_kernels(&kernels(std::process::id(), puts.0, 0));
+    let slices: Vec<_> = of(&trace, "kernel").into_iter().filter(|e| e.name == "put").collect();
+    assert_eq!(slices[0].args["qp"], format!("{taken:#x}"));
+    assert!(slices[0].args.contains_key("complete_after_us"), "{slices:?}");
+    assert_eq!(arrows(&trace, "posted"), [(0, 0)]);
+    // Which one the put takes that has not returned, nobody knows.
+    assert_eq!((slices[1].args.get("qp"), &slices[1].args["unfinished"]), (None, &true.into()));
+    assert_eq!(end(&trace).qpn, 0);
+}
+
+/// Tickets are said by their lowest 24 bits, and queue pairs count on.
+#[test]
+fn tickets_of_the_next_lap_are_of_the_next_wqe() {
+    let wqe = |at: u64, end: u64| {
+        let flow = crate::trace::flows::posted(0x11, end);
+        Event::slice("RDMA_WRITE", (42, 1), (at, at + 5)).of("wqe").with("flow", flow)
+    };
+    let mut puts = Puts(Vec::new());
+    (0..2).for_each(|message| puts.put(0x11, message, 9));
+    for (put, ns) in puts.0.chunks_mut(2).zip([100, 300]) {
+        put.iter_mut().for_each(|mark| mark.ns = ns);
+    }
+    let mut trace = timeline(&[]);
+    trace.events.extend([wqe(310, (1 << 24) + 9), wqe(110, 9)]);
+    trace.add_kernels(&kernels(42, puts.0, 0));
+    let starts = |ph| trace.events.iter().filter(move |e| e.ph == ph).map(|e| e.ts);
+    let pairs: Vec<_> = starts('s').zip(starts('f')).collect();
+    assert_eq!(pairs, [(0.1, 0.11), (0.3, 0.31)]);
 }

@@ -1,0 +1,256 @@
+//! What comparisons say of rows, and of those that cannot be compared.
+
+use super::*;
+
+fn side(rows: Value) -> Read {
+    let mut own = Side::default();
+    own.add(&rows, 5).unwrap();
+    let (command, machine) = ("bench".into(), "m".into());
+    Read { command, machine, exact: false, mixed: false, rows: own }
+}
+
+fn row(size: u64, ns: f64, rate: f64) -> Value {
+    json!({ "data": "push", "size_bytes": size, "latency_ns_p50": ns, "bandwidth_gb_s": rate,
+        "messages": size, "verified": true, "line": null })
+}
+
+/// A row that was measured so often, as far from `ns` as `percent` says.
+fn runs(size: u64, ns: f64, rate: f64, percent: [f64; 3]) -> Vec<Value> {
+    percent.iter().map(|p| row(size, ns * (1.0 + p / 100.0), rate)).collect()
+}
+
+#[test]
+fn ratios_have_the_interval_of_their_repetitions() {
+    let spread = [0.0, -4.0, 4.0];
+    let before = [runs(8, 1000.0, 2.0, spread), runs(64, 500.0, 1.0, spread)].concat();
+    let after = [runs(8, 1210.0, 1.0, [0.0; 3]), runs(64, 520.0, 1.0, spread)].concat();
+    let all = Comparison::new(side(json!(before)), side(json!(after)));
+    let verdicts: Vec<_> = all.rows.iter().map(|r| r.verdict()).collect();
+    assert_eq!(verdicts, ["worse", "worse", "same", "same"]);
+    let [low, high] = all.rows[0].interval.unwrap();
+    assert!((low - 1210.0 / 1040.0).abs() < 1e-9 && (high - 1210.0 / 960.0).abs() < 1e-9);
+    assert_eq!((all.beyond(0.05).len(), all.beyond(1.5).len()), (2, 0));
+    assert!((all.rows[1].loss() - 1.0).abs() < 1e-9);
+    let text = all.text(false, Some((0.05, &all.beyond(0.05))));
+    assert!(text.contains("2 worse by more than 5 %") && text.contains("64 B"), "{text}");
+    assert!(!text.contains("push"), "all rows have it: {text}");
+    assert!(all.svg().unwrap().contains("latency_ns_p50"));
+}
+
+/// Of two runs and one all are in a row in two of three orders, by chance: no verdict.
+#[test]
+fn what_was_measured_seldom_is_not_judged() {
+    for (a, b) in [(1, 1), (2, 1), (2, 2), (3, 2), (2, 4), (18, 1)] {
+        assert!(orders(a, b) < LEAST_ORDERS && orders(b, a) < LEAST_ORDERS, "{a}, {b}");
+    }
+    for (a, b) in [(3, 3), (2, 5), (19, 1), (500, 400)] {
+        assert!(orders(a, b) >= LEAST_ORDERS && orders(b, a) >= LEAST_ORDERS, "{a}, {b}");
+    }
+    let twice = side(json!([row(8, 1.0, 1.0), row(8, 1.1, 1.0)]));
+    let all = Comparison::new(twice, side(json!([row(8, 9.0, 1.0)])));
+    assert!(all.rows.iter().all(|r| r.verdict() == "?" && r.interval.is_none()));
+    assert!(all.beyond(0.05).is_empty());
+    assert!(all.notes.iter().any(|note| note.contains("too seldom")));
+}
+
+/// What was there before and is not any more fails, whatever the others are.
+#[test]
+fn what_is_missing_is_told() {
+    let whole = || side(json!([row(8, 1.0, 1.0), row(64, 2.0, 1.0)]));
+    let mut none = row(64, 2.0, 1.0);
+    none["latency_ns_p50"] = Value::Null;
+    let all = Comparison::new(whole(), side(json!([row(8, 1.0, 1.0), none])));
+    let missing: Vec<_> = all.missing.iter().map(|key| key.measure.as_str()).collect();
+    assert_eq!(missing, ["latency_ns_p50"]);
+    let text = all.text(true, Some((0.05, &[])));
+    assert!(text.contains("MISSING: 64 B latency_ns_p50"), "{text}");
+    assert!(Comparison::new(whole(), whole()).missing.is_empty());
+    // A value that some of its runs lack is missing as well.
+    let mut none = row(8, 1.0, 1.0);
+    none["bandwidth_gb_s"] = json!(0);
+    let some = side(json!([row(8, 1.0, 1.0), none, row(64, 2.0, 1.0), row(64, 2.0, 1.0)]));
+    let missing = Comparison::new(whole(), some).missing;
+    assert_eq!(missing.iter().map(|key| &key.measure).collect::<Vec<_>>(), ["bandwidth_gb_s"]);
+    for bad in [json!("58 us"), json!(-5), json!([1])] {
+        let mut row = row(8, 1.0, 1.0);
+        row["bandwidth_gb_s"] = bad;
+        let error = Side::default().add(&json!([row]), 5).unwrap_err();
+        assert!(error.starts_with("result 1: bandwidth_gb_s is "), "{error}");
+    }
+}
+
+/// A model says the same each time: what is another value is better or worse.
+#[test]
+fn what_a_model_says_is_decided() {
+    let of = |ns: f64| Read {
+        exact: true,
+        ..side(json!([{ "path": "pull", "bytes": 8, "completed_ns": ns }]))
+    };
+    for (after, verdict) in [(9.0, "better"), (10.0, "same"), (10.1, "worse")] {
+        let all = Comparison::new(of(10.0), of(after));
+        assert_eq!(all.rows[0].verdict(), verdict);
+    }
+}
+
+#[test]
+fn rows_of_losses_and_of_published_tables_have_something_to_compare() {
+    let published = |model: f64| {
+        side(json!([{ "table": "t", "row": "r", "measured": 10.0, "model": model,
+            "error_percent": 1.0, "kind": "predicted", "note": "" }]))
+    };
+    let all = Comparison::new(published(8.0), published(11.0));
+    assert!((all.rows[0].before - 1.25).abs() < 1e-9 && (all.rows[0].after - 1.1).abs() < 1e-9);
+    let loss = |ratio: f64, left: f64| {
+        side(json!([{ "topology": "t", "push": "push/kernel", "against": "pull", "bytes": 8,
+            "throughput": false, "ratio": ratio, "causes": [["fence", left]],
+            "explanation": "the fence" }]))
+    };
+    let all = Comparison::new(loss(1.2, 0.7), loss(1.1, 0.8));
+    assert_eq!((all.rows.len(), all.rows[0].key.measure.as_str()), (1, "ratio"));
+}
+
+/// A median of two runs is no more than they are, whatever ends are saved with it.
+#[test]
+fn a_saved_median_counts_as_its_runs() {
+    for (runs, verdict) in [(2, "?"), (3, "worse")] {
+        assert_eq!(runs_of(&json!({ "runs": runs }), "bench --post"), Ok(runs));
+        let of = |ns: f64| {
+            let row = json!({ "row": "a", "unit": "ns", "median": ns, "min": ns, "max": ns });
+            let mut own = Side::default();
+            own.add(&json!([row]), runs).unwrap();
+            Read { rows: own, ..side(json!([])) }
+        };
+        assert_eq!(Comparison::new(of(10.0), of(12.0)).rows[0].verdict(), verdict, "{runs}");
+    }
+    for bad in [json!(0), json!(-3), json!("9"), json!(u64::MAX)] {
+        assert!(runs_of(&json!({ "runs": bad }), "bench --post").is_err(), "{bad}");
+    }
+    let unsaid = ["bench --post", "link --together"].map(|of| runs_of(&json!({}), of));
+    assert_eq!(unsaid, [Ok(5), Ok(3)]);
+}
+
+/// Of a lone row nothing is left out that names it, and no name writes to the terminal.
+#[test]
+fn names_of_rows_are_whole_and_printable() {
+    let lone = || side(json!([row(8, 1.0, 1.0)]));
+    let all = Comparison::new(lone(), lone());
+    assert_eq!(all.rows[0].key.text(&all.common), "push 8 B");
+    let odd = || side(json!([{ "row": "a\u{1b}[2J\nb", "unit": "ns", "median": 9.0 }]));
+    let all = Comparison::new(odd(), odd());
+    assert!(!all.rows[0].key.text(&all.common).contains(char::is_control));
+}
+
+#[test]
+fn of_two_values_the_median_is_their_mean() {
+    let twice = side(json!([row(8, 1000.0, 2.0), row(8, 1100.0, 2.0)]));
+    let all = Comparison::new(twice, side(json!([row(8, 1050.0, 2.0)])));
+    assert_eq!((all.rows[0].before, all.rows[0].ratio), (1050.0, 1.0));
+}
+
+#[test]
+fn a_row_that_was_not_verified_is_compared_with_nothing() {
+    let mut wrong = row(8, 1.0, 1.0);
+    wrong["verified"] = json!(false);
+    let all = Comparison::new(side(json!([wrong])), side(json!([row(8, 9.0, 1.0)])));
+    assert_eq!((all.rows.len(), all.unverified.len()), (0, 2));
+}
+
+#[test]
+fn units_say_what_is_better() {
+    let of = |unit: &str, value: f64| {
+        side(json!([{ "row": "a", "unit": unit, "median": value, "min": value * 0.99,
+            "max": value * 1.01, "floor": 3.5 }]))
+    };
+    for (unit, verdict) in [("ns", "worse"), ("M/s", "better")] {
+        let all = Comparison::new(of(unit, 10.0), of(unit, 12.0));
+        assert_eq!((all.rows.len(), all.rows[0].verdict()), (1, verdict), "{unit}");
+    }
+    let spread = json!([{ "row": "a", "unit": "GB/s", "measured": 10.0, "spread_percent": 20 }]);
+    let all = Comparison::new(side(spread.clone()), side(spread));
+    assert_eq!(all.rows[0].interval, Some([8.0 / 12.0, 12.0 / 8.0]), "either end may be so far");
+    for bad in [
+        json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": 9.5, "max": 8.0 }]),
+        json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": "8", "max": 9.5 }]),
+        json!([{ "row": "a", "unit": "seconds", "median": 9.0 }]),
+        json!([{ "row": "a", "unit": "ns", "median": 9.0, "verified": "false" }]),
+    ] {
+        assert!(Side::default().add(&bad, 5).is_err(), "{bad}");
+    }
+}
+
+/// A run that ended before a row has not measured it, whichever file it is in.
+#[test]
+fn a_row_that_some_runs_do_not_have_is_missing() {
+    let whole = || json!([row(8, 1.0, 1.0), row(64, 2.0, 1.0)]);
+    let before = || {
+        let mut own = side(whole());
+        (0..2).for_each(|_| own.rows.add(&whole(), 5).unwrap());
+        own
+    };
+    let missing = |rest: Value, last: Value| {
+        let mut own = side(whole());
+        [rest, last].iter().for_each(|rows| own.rows.add(rows, 5).unwrap());
+        let all = Comparison::new(before(), own);
+        all.missing.iter().map(|key| key.text(&all.common)).collect::<BTreeSet<_>>()
+    };
+    assert!(missing(whole(), whole()).is_empty());
+    let of_64 = BTreeSet::from(["64 B".to_owned()]);
+    assert_eq!(missing(whole(), json!([row(8, 1.0, 1.0)])), of_64);
+    // In one file, as `bench --runs` writes them.
+    assert_eq!(
+        missing(whole(), json!([row(8, 1.0, 1.0), row(64, 2.0, 1.0), row(8, 1.0, 1.0)])),
+        of_64
+    );
+    // What was not verified is told as that, once.
+    let mut wrong = row(64, 2.0, 1.0);
+    wrong["verified"] = json!(false);
+    assert!(missing(whole(), json!([row(8, 1.0, 1.0), wrong.clone()])).is_empty());
+    let twice = side(json!([wrong.clone(), wrong]));
+    assert_eq!(Comparison::new(side(json!([])), twice).unverified.len(), 2, "its two measures");
+}
+
+/// As `jq` and data frames write them again.
+#[test]
+fn counts_with_a_fraction_of_zeros_are_counts() {
+    let of = |size: Value, qps: Value| {
+        side(json!([{ "data": "push", "size_bytes": size, "qps": qps, "latency_ns_p50": 9.0 }]))
+    };
+    let all = Comparison::new(of(json!(8), json!(1)), of(json!(8.0), json!(1.0)));
+    assert_eq!((all.rows.len(), all.missing.len()), (1, 0));
+    let several = [(8.0, 1.0), (64.0, 1.0), (8.0, 2.0)].map(|(size, qps)| {
+        json!({ "data": "push", "size_bytes": size, "qps": qps, "latency_ns_p50": 9.0 })
+    });
+    assert_eq!(side(json!(several)).rows.samples.len(), 3, "no repetitions of one row");
+}
+
+#[test]
+fn a_limit_is_what_may_be_lost() {
+    let of = |unit: &str, value: f64| {
+        side(json!([{ "row": "a", "unit": unit, "median": value, "min": value, "max": value }]))
+    };
+    // 1050 / 1000 - 1 is 0.050000000000000044.
+    for (unit, before, after) in [("ns", 1000.0, 1050.0), ("GB/s", 2.1, 2.0), ("ns", 3.0, 3.15)] {
+        let all = || Comparison::new(of(unit, before), of(unit, after));
+        assert_eq!(all().rows[0].verdict(), "worse");
+        assert!(all().beyond(0.05).is_empty(), "{unit} {before}: by 5 %, and not by more");
+        assert_eq!(all().beyond(0.0499).len(), 1, "{unit} {before}");
+    }
+    for (text, share) in [("5", 0.05), ("5%", 0.05), (" 0.05 % ", 0.0005), ("0", 0.0)] {
+        assert!((percent(text).unwrap() - share).abs() < 1e-15, "{text}");
+    }
+    for bad in ["", "%", "5%%", "-1", "NaN", "inf", "5 percent", "5,5"] {
+        assert!(percent(bad).is_err(), "{bad}");
+    }
+    let all = Comparison::new(of("ns", 1.0), of("ns", 1.0));
+    assert!(all.text(true, Some((0.0005, &[]))).contains("0 worse by more than 0.05 %"));
+}
+
+/// Of units nothing else is known, and they stand in the table.
+#[test]
+fn other_units_are_other_measures_and_printable() {
+    let of = |unit: &str| side(json!([{ "row": "a", "unit": unit, "median": 9.0 }]));
+    let all = Comparison::new(of("GB/s"), of("Gb/s"));
+    assert_eq!((all.rows.len(), all.missing.len()), (0, 1));
+    let all = Comparison::new(of("\u{1b}[2J/s"), of("\u{1b}[2J/s"));
+    assert!(!all.text(false, None).replace('\n', "").contains(char::is_control));
+}
