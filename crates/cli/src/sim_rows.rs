@@ -4,11 +4,11 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Answer, COPY_ROWS, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS, H200_THREADS,
-    HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB, LeftOut,
-    Metric, Move, NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, Standing, answer_copy_row,
-    answer_peer_row, iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop,
-    simulate_host_row, simulate_iommu_row, simulate_order,
+    Answer, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS,
+    HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB, LeftOut, Metric, Move,
+    NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, Standing, answer_copy_row, answer_peer_row,
+    copy_rows, iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop, simulate_host_row,
+    simulate_iommu_row, simulate_order,
 };
 use serde_json::{Value, json};
 
@@ -288,7 +288,7 @@ fn copies(params: &Params) -> Result<Vec<Row>> {
         let row = Row::new(m.name, name, r.measured, answer.now, kind);
         Ok(row.note(&note).moved_by(r.question.mover()).answered(answer))
     };
-    COPY_ROWS.iter().map(row).collect()
+    copy_rows().map(row).collect()
 }
 
 /// Rates of the sizes of pcie-bench's sweep that its two hosts' tables do not have.

@@ -5,20 +5,20 @@ use super::copies::At::{self, Root, Switch};
 use super::copies::{CopyMachine, DeviceAt, SwitchAt};
 use crate::topology::{Kind, RawLink};
 
-const fn gpu(at: At) -> DeviceAt {
+pub(super) const fn gpu(at: At) -> DeviceAt {
     DeviceAt { kind: Kind::Gpu, at, lanes: 16 }
 }
 
-const fn other(at: At, lanes: u32) -> DeviceAt {
+pub(super) const fn other(at: At, lanes: u32) -> DeviceAt {
     DeviceAt { kind: Kind::Nic, at, lanes }
 }
 
-const fn sw(at: At, generation: u32, chip: &'static str) -> SwitchAt {
+pub(super) const fn sw(at: At, generation: u32, chip: &'static str) -> SwitchAt {
     SwitchAt { at, generation, chip }
 }
 
 /// A device on a root port of the first socket.
-const DIRECT: CopyMachine = CopyMachine {
+pub(super) const DIRECT: CopyMachine = CopyMachine {
     name: "",
     source: "",
     cpu: "",

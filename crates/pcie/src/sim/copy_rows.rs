@@ -10,13 +10,14 @@ use super::copy_machines::{
     S822LC, TURIN, U50, U200, U250, VCU128, VIRTUAL_1, VIRTUAL_2, VIRTUAL_3, W2123, W2135, WRX80,
     WRX90, XE9780, XEON_8458,
 };
+use super::second_rows::SECOND_COPY_ROWS;
 
 const FIRST: &[u8] = &[0, 1, 2, 3];
 const SECOND: &[u8] = &[4, 5, 6, 7];
 const EIGHT: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7];
 const LAST: &[u8] = &[8, 9, 10, 11, 12, 13, 14, 15];
 const ALL: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
-const BOTH: &[Copied] = &[down(0), up(0)];
+pub(super) const BOTH: &[Copied] = &[down(0), up(0)];
 const DOWN_A: &[Copied] = &[down(0), down(1), down(2), down(3), down(4), down(5), down(6), down(7)];
 const DOWN_B: &[Copied] =
     &[down(8), down(9), down(10), down(11), down(12), down(13), down(14), down(15)];
@@ -56,7 +57,7 @@ const READ_2_BY_2: &[Copied] = &[
     read(7, 15),
 ];
 
-const fn row(
+pub(super) const fn row(
     machine: &'static CopyMachine,
     what: &'static str,
     question: CopyQuestion,
@@ -66,13 +67,18 @@ const fn row(
 }
 
 /// The same with host memory of the second socket.
-const fn far(c: Copied) -> Copied {
+pub(super) const fn far(c: Copied) -> Copied {
     let from = if matches!(c.from, End::Near) { End::Far } else { c.from };
     let to = if matches!(c.to, End::Near) { End::Far } else { c.to };
     Copied { from, to, by: c.by }
 }
 
-/// The rows.
+/// The rows of both collections.
+pub fn copy_rows() -> impl Iterator<Item = &'static CopyRow> {
+    COPY_ROWS.iter().chain(&SECOND_COPY_ROWS)
+}
+
+/// The rows of the first collection.
 pub const COPY_ROWS: [CopyRow; 158] = [
     row(&WRX90, "both write, one leaf", Together(&[write(0, 1), write(1, 0)]), 104.0),
     row(&WRX90, "both write, across leafs", Together(&[write(0, 2), write(2, 0)]), 104.0),

@@ -175,7 +175,9 @@ pub(super) fn copy_imprint(params: &Params, row: &CopyRow) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{COPY_ROWS, Metric, NFP_SIZES, NfpHost, simulate_host_row};
+    use super::super::{
+        COPY_ROWS, Metric, NFP_SIZES, NfpHost, SECOND_COPY_ROWS, copy_rows, simulate_host_row,
+    };
     use super::*;
 
     const RESULTS: &str = include_str!("../../../../docs/results/pcie.md");
@@ -189,10 +191,10 @@ mod tests {
 
     #[test]
     fn rows_keep_to_their_criterion() {
-        for r in COPY_ROWS {
+        for r in copy_rows() {
             let m = r.machine;
             assert!(!m.name.is_empty() && !m.source.is_empty() && !m.said.is_empty(), "{m:?}");
-            let (t, flows) = asked(&r);
+            let (t, flows) = asked(r);
             assert!(!flows.is_empty() && r.measured > 0.0, "{r:?}");
             // What the links at a stream's ends carry raw, a row that is taken does not exceed.
             if let CopyQuestion::Alone(_) | CopyQuestion::Beside(..) = r.question {
@@ -201,7 +203,7 @@ mod tests {
                 assert!(raw.fold(f64::MAX, f64::min) > r.measured, "{r:?}");
             }
         }
-        let mut twice = COPY_ROWS.map(|r| (r.machine.name, r.what));
+        let mut twice: Vec<_> = copy_rows().map(|r| (r.machine.name, r.what)).collect();
         twice.sort_unstable();
         assert!(twice.windows(2).all(|w| w[0] != w[1]), "a row is there twice");
     }
@@ -212,8 +214,10 @@ mod tests {
     fn copies_of_other_machines_are_as_the_page_says() {
         let params = Params::default();
         let error = |r: &CopyRow| simulate_copy_row(&params, r).unwrap() / r.measured - 1.0;
-        let said = near(&COPY_ROWS.iter().map(error).collect::<Vec<_>>());
-        assert!(RESULTS.contains(&said), "docs/results/pcie.md does not say: {said}");
+        for rows in [&COPY_ROWS[..], &SECOND_COPY_ROWS[..]] {
+            let said = near(&rows.iter().map(error).collect::<Vec<_>>());
+            assert!(RESULTS.contains(&said), "docs/results/pcie.md does not say: {said}");
+        }
     }
 
     #[test]

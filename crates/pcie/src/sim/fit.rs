@@ -13,9 +13,9 @@ use super::copy_sim::simulate_with_own_limits;
 use super::hosts::simulate_some;
 use super::rank::in_parallel;
 use super::{
-    COPY_ROWS, Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_ROWS, HopPath, IOMMU_ROWS,
-    IOMMU_WINDOWS_KIB, IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError,
-    iommu_row_is_fitted, simulate_copy_row, simulate_curve, simulate_hop,
+    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB,
+    IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError, copy_rows, iommu_row_is_fitted,
+    simulate_copy_row, simulate_curve, simulate_hop,
 };
 
 /// Passes over a group's numbers.
@@ -395,7 +395,7 @@ pub fn leave_one_out(params: &Params) -> Result<Vec<LeftOut>, SimError> {
 /// family, and with that of its other machines alone, without which there is none.
 fn roots(params: &Params) -> Result<Vec<LeftOut>, SimError> {
     let mut all = Vec::new();
-    for row in &COPY_ROWS {
+    for row in copy_rows() {
         let Some(in_use) = simulate_with_own_limits(params, row)? else { continue };
         all.push(LeftOut {
             group: Group::Roots,

@@ -52,6 +52,8 @@ mod program;
 mod rank;
 mod ring;
 mod run;
+mod second_machines;
+mod second_rows;
 mod study;
 mod what;
 mod work;
@@ -68,7 +70,7 @@ pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
 pub use collapse::{Fan, fans, schedule, warnings};
 pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, SwitchAt};
 pub use copy_order::CopyStream;
-pub use copy_rows::COPY_ROWS;
+pub use copy_rows::{COPY_ROWS, copy_rows};
 pub use copy_sim::{simulate_copy_row, simulate_copy_row_first};
 pub use decides::{Decides, decides, flows_decided};
 pub use derivatives::{Derivative, derivatives};
@@ -100,6 +102,7 @@ pub use part::{
 };
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
+pub use second_rows::SECOND_COPY_ROWS;
 
 pub use rank::{EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank};
 pub use study::{

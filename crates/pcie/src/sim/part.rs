@@ -9,8 +9,8 @@ use super::ops::Operation;
 use super::order_rows::order_imprint;
 use super::peers::peer_imprint;
 use super::{
-    COPY_ROWS, Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout,
-    NicModel, ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec,
+    Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout, NicModel,
+    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec, copy_rows,
 };
 use crate::topology::{Knob, Topology};
 
@@ -154,7 +154,7 @@ pub fn has_part_in_rows(params: &Params, rows: Compared, name: &str) -> Result<b
         || ORDER_ROWS.iter().any(|r| has_part(params, name, |p| order_imprint(p, &r.machine)));
     // What many streams hang on, single ones of the same machines do.
     let single = |q| !matches!(q, CopyQuestion::EachToEach(..));
-    let mut copies = COPY_ROWS.iter().filter(|r| single(r.question));
+    let mut copies = copy_rows().filter(|r| single(r.question));
     let mut in_copies = || copies.any(|r| has_part(params, name, |p| copy_imprint(p, r)));
     Ok(peers || orders() || in_copies())
 }
