@@ -189,7 +189,7 @@ pub(super) const GEARSHIFFT: CopyMachine = CopyMachine {
 
 pub(super) const ROME8: CopyMachine = CopyMachine {
     name: "2 x EPYC 7542, 8 x RTX 4090",
-    source: "the post \"RTX4090 GPUDirect P2P Unlocked!\" (stored file 41849773201)",
+    source: "the post \"RTX4090 GPUDirect P2P Unlocked!\", https://blog.chlc.cc/p/rtx4090-gpudirect-p2p-unlocked",
     cpu: "EPYC 7542",
     said: "2 x AMD EPYC 7542; 8 x RTX 4090; no PCIe switch; GPU0 to GPU3 of NUMA nodes 3, 2, 1, \
            0, GPU4 to GPU7 of 7, 6, 5, 4, all SYS; after the patch uni 25.51 to 26.01 and 20.57 \
