@@ -1,5 +1,7 @@
 //! Copies on machines that others measured: what the model is asked of each row, and the machine as
-//! the row's source states it. The machines are in `copy_machines.rs`, the rows in `copy_rows.rs`.
+//! the row's source states it. The machines are in `copy_machines.rs`, the rows in `copy_rows.rs`;
+//! those of a second collection, which was asked after the last rule was written, in
+//! `second_machines.rs` and `second_rows.rs`.
 //!
 //! # Which rows
 //! A row is taken if the model can be asked for it without a choice:
@@ -83,6 +85,8 @@ pub struct CopyMachine {
     pub torch_rounds: u32,
     /// Whether rows of it were read before the rules that they ask about were written.
     pub known_before: bool,
+    /// Whether its rows were read after the last rule was written: none was known before one.
+    pub after_rules: bool,
 }
 
 /// An end of a copy.

@@ -31,6 +31,7 @@ pub(super) const DIRECT: CopyMachine = CopyMachine {
     device_gb_per_s: f64::INFINITY,
     torch_rounds: 0,
     known_before: false,
+    after_rules: false,
 };
 
 const GEN3: RawLink = RawLink::new(3, 16);

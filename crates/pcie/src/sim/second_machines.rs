@@ -7,6 +7,8 @@ use super::copies::{CopyMachine, DeviceAt};
 use super::copy_machines::{DIRECT, gpu, other, sw};
 use crate::topology::RawLink;
 
+const SECOND: CopyMachine = CopyMachine { after_rules: true, ..DIRECT };
+
 pub(super) const X570: CopyMachine = CopyMachine {
     name: "Ryzen 9 3900X on X570, RTX 5060 Ti over OCuLink",
     source: "joorklee/p2p-bench, p2p-bench/results/*/env/p2p_evidence.json and dmesg_gpu.txt",
@@ -16,7 +18,7 @@ pub(super) const X570: CopyMachine = CopyMachine {
     link: RawLink::new(3, 4),
     roots: &[0],
     devices: &[DeviceAt { lanes: 4, ..gpu(Root(0)) }, DeviceAt { lanes: 4, ..gpu(Root(0)) }],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const CLUB3090: CopyMachine = CopyMachine {
@@ -26,7 +28,7 @@ pub(super) const CLUB3090: CopyMachine = CopyMachine {
     link: RawLink::new(4, 8),
     roots: &[0],
     devices: &[DeviceAt { lanes: 8, ..gpu(Root(0)) }, DeviceAt { lanes: 8, ..gpu(Root(0)) }],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const EIGHT_H200: CopyMachine = CopyMachine {
@@ -37,7 +39,7 @@ pub(super) const EIGHT_H200: CopyMachine = CopyMachine {
     link: RawLink::new(5, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const AURORA: CopyMachine = CopyMachine {
@@ -52,7 +54,7 @@ pub(super) const AURORA: CopyMachine = CopyMachine {
     link: RawLink::new(5, 16),
     roots: &[0, 0, 0, 1, 1, 1],
     devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3)), gpu(Root(4)), gpu(Root(5))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const V100_PCIE: CopyMachine = CopyMachine {
@@ -64,7 +66,7 @@ pub(super) const V100_PCIE: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const MI100: CopyMachine = CopyMachine {
@@ -76,7 +78,7 @@ pub(super) const MI100: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const A100_NVLINK: CopyMachine = CopyMachine {
@@ -88,7 +90,7 @@ pub(super) const A100_NVLINK: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const DELLA: CopyMachine = CopyMachine {
@@ -100,7 +102,7 @@ pub(super) const DELLA: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const TIGER: CopyMachine = CopyMachine {
@@ -111,7 +113,7 @@ pub(super) const TIGER: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const NF5468: CopyMachine = CopyMachine {
@@ -125,7 +127,7 @@ pub(super) const NF5468: CopyMachine = CopyMachine {
     link: RawLink::new(5, 16),
     roots: &[0, 0, 1, 1],
     devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const TINYBOX: CopyMachine = CopyMachine {
@@ -138,7 +140,7 @@ pub(super) const TINYBOX: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0, 0, 0, 0],
     devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(2)), gpu(Root(3)), gpu(Root(3))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const MI355X: CopyMachine = CopyMachine {
@@ -151,7 +153,7 @@ pub(super) const MI355X: CopyMachine = CopyMachine {
     link: RawLink::new(5, 16),
     roots: &[0, 1],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const U200V: CopyMachine = CopyMachine {
@@ -162,7 +164,7 @@ pub(super) const U200V: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0],
     devices: &[other(Root(0), 16)],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const U30: CopyMachine = CopyMachine {
@@ -172,7 +174,7 @@ pub(super) const U30: CopyMachine = CopyMachine {
     link: RawLink::new(3, 4),
     roots: &[0],
     devices: &[other(Root(0), 4)],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const GEARSHIFFT: CopyMachine = CopyMachine {
@@ -184,7 +186,7 @@ pub(super) const GEARSHIFFT: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0, 1],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const ROME8: CopyMachine = CopyMachine {
@@ -198,7 +200,7 @@ pub(super) const ROME8: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0, 0, 1, 1],
     devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const WRX80ADA: CopyMachine = CopyMachine {
@@ -212,7 +214,7 @@ pub(super) const WRX80ADA: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0, 0],
     devices: &[gpu(Root(0)), gpu(Root(1))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const W3365: CopyMachine = CopyMachine {
@@ -226,7 +228,7 @@ pub(super) const W3365: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0, 0],
     devices: &[gpu(Root(0)), gpu(Root(1))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const FORCE7: CopyMachine = CopyMachine {
@@ -247,7 +249,7 @@ pub(super) const FORCE7: CopyMachine = CopyMachine {
         DeviceAt { lanes: 1, ..gpu(Switch(1)) },
         DeviceAt { lanes: 8, ..gpu(Switch(1)) },
     ],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const FORCE7B: CopyMachine = CopyMachine {
@@ -262,7 +264,7 @@ pub(super) const FORCE7B: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0, 1],
     devices: &[gpu(Root(0)), gpu(Root(0)), DeviceAt { lanes: 1, ..gpu(Root(0)) }],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const LLMD: CopyMachine = CopyMachine {
@@ -298,7 +300,7 @@ pub(super) const LLMD: CopyMachine = CopyMachine {
         other(Switch(5), 16),
     ],
     device_gb_per_s: 50.0,
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const NVBREADME: CopyMachine = CopyMachine {
@@ -310,7 +312,7 @@ pub(super) const NVBREADME: CopyMachine = CopyMachine {
     link: RawLink::new(4, 16),
     roots: &[0],
     devices: &[gpu(Root(0))],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const U250_201830: CopyMachine = CopyMachine {
@@ -321,7 +323,7 @@ pub(super) const U250_201830: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0],
     devices: &[other(Root(0), 16)],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const U50_GEN3: CopyMachine = CopyMachine {
@@ -331,7 +333,7 @@ pub(super) const U50_GEN3: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0],
     devices: &[other(Root(0), 16)],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const U200_GEN3: CopyMachine = CopyMachine {
@@ -341,7 +343,7 @@ pub(super) const U200_GEN3: CopyMachine = CopyMachine {
     link: RawLink::new(3, 16),
     roots: &[0],
     devices: &[other(Root(0), 16)],
-    ..DIRECT
+    ..SECOND
 };
 
 pub(super) const VERSAL: CopyMachine = CopyMachine {
@@ -352,5 +354,5 @@ pub(super) const VERSAL: CopyMachine = CopyMachine {
     link: RawLink::new(3, 8),
     roots: &[0],
     devices: &[other(Root(0), 8)],
-    ..DIRECT
+    ..SECOND
 };
