@@ -5,7 +5,7 @@
 
 Steps are those that the workflow runs, and those of this action, which lies in FOLDER where the script runs. Each step
 has what GitHub gives it (docs.github.com, "Workflow syntax", "Metadata syntax", "Workflow commands"): its shell, its
-environment, inputs, outputs, and files for outputs, for PATH and for the environment of later steps. What this file does
+environment, inputs, outputs, and files for outputs, PATH and the environment of later steps. What this file does
 not know of GitHub ends it with status 2: no step is left out. The script wants RUNNER_TEMP, a folder.
 """
 import re
