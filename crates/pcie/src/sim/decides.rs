@@ -99,7 +99,7 @@ pub fn decides(
     }
     let operation =
         |spec: TestBedSpec<'_>| Operation::new(spec, Layout::Best, path, bytes, in_flight);
-    let rate = |of: Operation| Ok(of.run(loaded_runs(bytes, in_flight))?.gb_per_s());
+    let rate = |of: Operation| of.rate(loaded_runs(bytes, in_flight));
     let base = operation(spec);
     let (imprint, base) = (base.imprint_at_once(), rate(base)?);
     let mut found: Vec<(Decides, f64)> = Vec::new();
