@@ -62,6 +62,9 @@ fn looser(
         (p.read_slots, p.read_bytes, p.tlp_bytes) = (None, None, None);
     });
     all.push((Decides { name: "root complex", origin }, free, params.clone()));
+    if let Some(faster) = topology.with_faster_memory() {
+        all.push((Decides { name: "memory", origin: Origin::Read }, faster, params.clone()));
+    }
     if let Some(link) = topology.interconnects().first() {
         let origin = topology.interconnects().iter().map(|l| l.origin).max().unwrap_or(link.origin);
         let decides = Decides { name: "rate between sockets", origin };
@@ -194,6 +197,11 @@ mod tests {
         assert_eq!(names[0].name, "rate between sockets");
         let near = t.find("s0").unwrap();
         assert_eq!(limits(&[Flow::write(gpu, near)]).unwrap()[0].name, "links");
+        let mut slow = t.clone();
+        slow.limit_memory(near, Some(20.0), None);
+        let of = |flow| flows_decided(&slow, &p, &Origins::default(), &[flow]).unwrap().unwrap();
+        assert_eq!(of(Flow::read(near, gpu))[0].name, "memory");
+        assert_eq!(of(Flow::write(gpu, near))[0].name, "links", "the other way has no limit");
         assert_eq!(limits(&[Flow::write(gpu, near); 64]), None, "too many");
     }
 }

@@ -1,7 +1,7 @@
 //! What a program's time depends on, as text: its steps, the channels of its ways in both
 //! directions and which of them are the same, the limits of its endpoints, what is refused. A
-//! parameter that changes none of them has a derivative of zero, and needs no simulation; nor does a
-//! topology that differs from another in nothing of it.
+//! parameter that changes none of them has a derivative of zero, and needs no simulation; nor does
+//! a topology that differs from another in nothing of it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;

@@ -51,8 +51,8 @@ impl Sim {
         self.run_with(loads, true)
     }
 
-    /// The same, but only until each load's rate is known: what is in flight then is left there, and
-    /// no total is known. The rates are those of [`Sim::run`].
+    /// The same, but only until each load's rate is known: what is in flight then is left there,
+    /// and no total is known. The rates are those of [`Sim::run`].
     ///
     /// # Errors
     /// As [`Sim::run`].

@@ -307,10 +307,11 @@ impl Question {
         }))
     }
 
-    /// Predicts paths and sizes as they are, then under every combination, in its order. `each` is told
-    /// the rows of each as soon as they are there, while later ones are simulated on the other cores.
-    /// Operations whose imprints are equal are simulated once: a combination that changes nothing of a
-    /// path costs nothing, nor does a topology that differs elsewhere from one in `known`.
+    /// Predicts paths and sizes as they are, then under every combination, in its order. `each` is
+    /// told the rows of each as soon as they are there, while later ones are simulated on the other
+    /// cores. Operations whose imprints are equal are simulated once: a combination that changes
+    /// nothing of a path costs nothing, nor does a topology that differs elsewhere from one in
+    /// `known`.
     ///
     /// # Errors
     /// A value that the number cannot have; more to simulate than a question may have, whatever is

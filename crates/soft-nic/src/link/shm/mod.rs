@@ -127,8 +127,8 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Hands packets out: whole copies of those that are no longer than `whole`, the others where they lie, each of which
-    /// counts as [`IN_PLACE`] of `most`.
+    /// Hands packets out: whole copies of those that are no longer than `whole`, the others where they lie. Each of
+    /// these counts as [`IN_PLACE`] of `most`.
     fn take(
         &mut self,
         most: usize,
