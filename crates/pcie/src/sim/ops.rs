@@ -165,8 +165,8 @@ impl Operation {
 
     /// Data rate of a steady state of so many runs, GB/s.
     pub(super) fn rate(self, count: u64) -> Result<f64, SimError> {
-        let load = Load { program: self.program, window: self.window, count };
-        Ok(self.bed.sim.run_until_steady(vec![load])?.remove(0).gb_per_s())
+        let Self { bed, program, window, .. } = self;
+        Ok(bed.sim.run_until_steady(vec![Load { program, window, count }])?.remove(0).gb_per_s())
     }
 
     #[cfg(test)]
@@ -175,8 +175,7 @@ impl Operation {
         Ok(self.bed.sim.run(vec![load])?.remove(0))
     }
 
-    /// Runs one at a time. Polling phases are spread over their ranges, so that few runs have the
-    /// mean of many.
+    /// Runs one at a time, with polling phases spread over their ranges: the mean of many runs.
     pub(super) fn run_alone(mut self) -> Result<LoadResult, SimError> {
         let load = Load { program: self.program, window: 1, count: Self::ALONE_RUNS };
         Ok(self.bed.sim.run_spread(vec![load])?.remove(0))
