@@ -26,6 +26,9 @@ const TURNS: u32 = 8;
 /// Polls in a row that found nothing, or found what had come, from which on a program counts as one that
 /// polls for what it waits for.
 const ENOUGH: u32 = 4;
+/// Steps at most of one poll while a long message comes in: as many packets as the smallest window of credits asks for,
+/// which one step does not take of long ones.
+const POLL_STEPS: u32 = 8;
 /// How long after its last poll a program counts as polling: longer than the scheduler's shortest turns.
 const PATIENCE: Duration = Duration::from_micros(100);
 /// How long a poll that has found the last acknowledgement looks on at most for what the peer answers. A
@@ -143,8 +146,15 @@ impl Driver {
     /// The program polls and has found nothing: whether it should look again.
     fn poll(&self) -> bool {
         self.lingers.store(false, Ordering::Relaxed);
-        let (progress, empty) = (self.step(), self.empty.load(Ordering::Relaxed));
+        let (mut progress, empty) = (self.step(), self.empty.load(Ordering::Relaxed));
         let busy = progress.is_busy();
+        // A program that polls now and then gets what has come of a long message.
+        for _ in 1..POLL_STEPS {
+            if !(progress.under_way && progress.more) {
+                break;
+            }
+            progress = self.step();
+        }
         if progress.acknowledgements > 0 && progress.arrivals == 0 && progress.next_ns.is_none() {
             self.look_on();
         }
@@ -479,47 +489,5 @@ impl Here {
 }
 
 #[cfg(test)]
-mod tests {
-    use bellpush_soft_nic::{SoftConfig, SoftNic};
-
-    use super::*;
-
-    #[test]
-    fn a_child_that_no_handler_of_a_fork_saw_is_told_apart() {
-        let here = Here::new();
-        assert!(here.is_here());
-        let mut status = 0;
-        // SAFETY: the child looks at a word and ends.
-        unsafe {
-            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
-            if child == 0 {
-                libc::_exit(here.is_here().into());
-            }
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        }
-        assert_eq!(status, 0);
-        assert!(here.is_here());
-    }
-
-    #[test]
-    fn an_engine_that_is_left_to_its_thread_has_no_step_of_a_poll() {
-        let (_nic, engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
-        let driver = Driver::new(engines[0].helper());
-        for polls in [true, false] {
-            driver.polled_ns.store(0, Ordering::Relaxed);
-            (0..ENOUGH).for_each(|_| _ = driver.poll());
-            assert_eq!(driver.is_polled(Duration::ZERO), polls);
-            assert_eq!(driver.polled_ns.load(Ordering::Relaxed) != 0, polls);
-            driver.keep_to_thread();
-        }
-    }
-
-    #[test]
-    fn who_is_inside_does_not_come_in_again() {
-        let inside = Inside::enter().unwrap();
-        assert!(Inside::enter().is_none());
-        assert!(Inside::enter().is_none(), "as little the second time");
-        drop(inside);
-        assert!(Inside::enter().is_some());
-    }
-}
+#[path = "drive_tests.rs"]
+mod tests;

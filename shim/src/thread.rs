@@ -34,6 +34,8 @@ pub struct Arrivals {
 struct Idle {
     spin: Duration,
     give_way: Duration,
+    /// How long it looks for the rest of a message ([`looks_on`]).
+    under_way: Duration,
     rests: [(Duration, Duration); 3],
 }
 
@@ -41,11 +43,16 @@ impl Idle {
     /// Where there are cores to spare, the engine keeps one while it has work; where programs poll
     /// on the few that there are, it must not: it would cost them a time slice at every turn.
     fn of_this_machine() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Self::of(std::thread::available_parallelism().map_or(1, |n| n.get()))
+    }
+
+    /// On so many cores that the thread may run on. On one, whoever sends the rest of a message runs when it rests.
+    fn of(cores: usize) -> Self {
         let us = Duration::from_micros;
         let (spin, give_way) = if cores >= 4 { (us(50), us(200)) } else { (us(0), us(0)) };
         let rests = [(us(20_000), us(20)), (us(1_000_000), us(200)), (Duration::MAX, us(1000))];
-        Self { spin, give_way, rests }
+        let under_way = if cores > 1 { UNDER_WAY } else { us(0) };
+        Self { spin, give_way, under_way, rests }
     }
 
     /// The rest of an engine that has been idle for so long.
@@ -259,7 +266,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
         if since < idle.spin {
             continue;
         }
-        if under_way && looks_on(arrivals, since) {
+        if under_way && looks_on(arrivals, since, &idle) {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
             continue;
         }
@@ -283,8 +290,8 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
 }
 
 /// Whether the thread looks on for the rest of a message instead of resting.
-fn looks_on(arrivals: &Arrivals, since: Duration) -> bool {
-    arrivals.shm.is_some() && since < UNDER_WAY
+fn looks_on(arrivals: &Arrivals, since: Duration, idle: &Idle) -> bool {
+    arrivals.shm.is_some() && since < idle.under_way
 }
 
 #[cfg(test)]
@@ -393,7 +400,16 @@ mod tests {
         let net = ShmNet::anonymous(false).unwrap();
         let link = net.attach_free().unwrap();
         let shm = Arrivals { shm: Some(link.rest().unwrap()), ..Arrivals::default() };
-        assert!(looks_on(&shm, Duration::ZERO) && !looks_on(&shm, UNDER_WAY));
-        assert!(!looks_on(&Arrivals::default(), Duration::ZERO));
+        let idle = Idle::of(2);
+        assert!(looks_on(&shm, Duration::ZERO, &idle) && !looks_on(&shm, UNDER_WAY, &idle));
+        assert!(!looks_on(&Arrivals::default(), Duration::ZERO, &idle));
+    }
+
+    /// The sender of a message's rest runs on the one core while this thread does not.
+    #[test]
+    fn on_one_core_nobody_looks_on() {
+        let link = ShmNet::anonymous(false).unwrap().attach_free().unwrap();
+        let shm = Arrivals { shm: Some(link.rest().unwrap()), ..Arrivals::default() };
+        assert!(!looks_on(&shm, Duration::ZERO, &Idle::of(1)));
     }
 }

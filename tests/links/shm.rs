@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::suite;
 use crate::suite::{Maker, clock, expect, push, recv, send_all, send_one};
-use bellpush::nic::soft::link::{Link, LinkError, STALL_NS, ShmLink, ShmNet, TxBatch};
+use bellpush::nic::soft::link::{IN_PLACE, Link, LinkError, STALL_NS, ShmLink, ShmNet, TxBatch};
 
 fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -81,13 +81,33 @@ fn packets_that_are_dropped_are_work_as_well() {
     drop(first);
     let mut next = net.attach(to).unwrap();
     for call in 1..=6 {
-        assert_eq!(next.recv(0, 16, &mut |_| panic!("it is another's")).unwrap(), 0);
+        let came = next.recv(0, 16, &mut |_| panic!("it is another's")).unwrap();
+        assert_eq!(came, 1, "there may be more behind them");
         assert_eq!(next.counters().rx_dropped, 16 * call, "a call looks at 16");
     }
-    next.recv(0, 16, &mut |_| panic!("it is another's")).unwrap();
+    assert_eq!(next.recv(0, 16, &mut |_| panic!("it is another's")).unwrap(), 0, "that was all");
     assert!(push(&a, &mut batch, to, 100, 64));
     a.send(0, &mut batch).unwrap();
     assert_eq!(next.recv(0, 16, &mut |_| {}).unwrap(), 1, "what is the next one's comes");
+}
+
+/// Long packets are taken a few at a time, so that their sender gets acknowledgements meanwhile; those that are copied
+/// out whole count apart.
+#[test]
+fn long_packets_count_as_several() {
+    let net = ShmNet::anonymous(false).unwrap();
+    let (mut a, mut b) = (net.attach_free().unwrap(), net.attach_free().unwrap());
+    let (to, most) = (b.address(), 12 * IN_PLACE);
+    for (bytes, expected) in [(8, most), (4096, 12)] {
+        let mut batch = TxBatch::new(most);
+        (0..most as u32).for_each(|psn| assert!(push(&a, &mut batch, to, psn, bytes)));
+        assert_eq!(a.send(0, &mut batch).unwrap(), most);
+        let mut got = 0;
+        let count = b.recv_in_place(0, most, &mut |_| got += 1).unwrap();
+        assert_eq!((count, got), (expected, expected), "{bytes} B");
+        while b.recv_in_place(0, most, &mut |_| got += 1).unwrap() > 0 {}
+        assert_eq!(got, most);
+    }
 }
 
 #[test]

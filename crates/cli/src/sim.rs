@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
-    H200_CURVES, LAYOUT, LAYOUT_IN_HOST, NO_CARD, Params, PathModel, Question, SweepRow,
+    H200_CURVES, Known, LAYOUT, LAYOUT_IN_HOST, NO_CARD, Params, PathModel, Question, SweepRow,
     TestBedSpec, crossings, derivatives, losses, sensitivity, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, Knob, NodeId, Topology};
@@ -280,6 +280,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     args.check_sets(mode, &topologies, (&paths, &sizes), messages.map(|m| m.0))?;
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
+    let mut known = Known::default();
     for topology in topologies {
         let params = params_of(&args.parameters(), &topology)?;
         if !args.flows.is_empty() {
@@ -352,7 +353,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
             }
         } else if let Some(text) = &args.what {
             let prints = args.json.is_none() && args.csv.is_none() && !taken;
-            let answer = Answer::new(spec, text, asked, prints.then_some(&mut *out))?;
+            let answer = Answer::new(spec, text, asked, &mut known, prints.then_some(&mut *out))?;
             results.extend(answer.json());
             if let Some(path) = &args.svg {
                 values::put(path, &(answer.svg(in_flight)? + "\n"), out)?;

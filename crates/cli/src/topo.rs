@@ -53,7 +53,8 @@ pub struct TopoArgs {
     /// Set a model parameter, as name=value, which then counts as read; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Result of `bellpush link --json` on this machine: what was fitted to it counts as measured
+    /// Result of `bellpush link --json` on this machine: what was fitted to it counts as measured;
+    /// of one of --together, what host memory answers and takes becomes the topology's
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
     /// Write the topology to this TOML file, or to standard output with `-`: to be edited and given
@@ -236,9 +237,7 @@ pub fn run_to(
         return Err(format!("--socket-gb-per-s: no part in {}: {why}", topology.name).into());
     }
     if let Some(path) = &args.measured {
-        let measured = measured::read(path)?;
-        measured.check(path, &topology)?;
-        measured.put(&mut topology);
+        measured::read(path)?.put(path, &mut topology)?;
     }
     let pairs = assigned(&source, &topology);
     let basis = basis(args, &topology, &pairs)?;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
 
-use bellpush::pcie::sim::{PathModel, Question, SweepRow, TestBedSpec};
+use bellpush::pcie::sim::{Known, PathModel, Question, SweepRow, TestBedSpec};
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
 use serde_json::{Value, json};
 
@@ -23,11 +23,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Simulates everything, and writes the table to `out` as its rows come.
+    /// Simulates what is not `known`, and writes the table to `out` as its rows come.
     pub fn new(
         spec: TestBedSpec<'_>,
         text: &str,
-        (paths, sizes, in_flight): (&[PathModel], &[u32], u32),
+        asked: (&[PathModel], &[u32], u32),
+        known: &mut Known,
         out: Option<&mut dyn Write>,
     ) -> Result<Self> {
         let question: Question = text.parse().map_err(|e| format!("--what {e}"))?;
@@ -46,7 +47,7 @@ impl Answer {
             let text = answer.text(i, rows, &base);
             written = written.as_ref().map_or(Ok(()), |()| out.write_all(text.as_bytes()));
         };
-        let rows = answer.question.answer(spec, paths, sizes, in_flight, &mut each);
+        let rows = answer.question.answer(spec, asked, known, &mut each);
         answer.rows = rows.map_err(|e| format!("--what {e}"))?;
         written?;
         Ok(answer)

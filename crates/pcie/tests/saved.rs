@@ -112,6 +112,8 @@ fn built(sockets: &[bool], roots: &[Root], all: &[Device]) -> Topology {
         let node = b.add(&format!("s{s}"), Kind::Socket, None, None, None);
         node.unknown = unknown;
         node.model = if unknown { String::new() } else { "a CPU".into() };
+        node.memory_read_gb_per_s = (s > 0).then_some(151.25);
+        node.memory_write_gb_per_s = (s > 1).then_some(210.5);
         if s > 0 {
             b.assumed_interconnect("s0", &format!("s{s}"), 22.5);
         }

@@ -3,7 +3,6 @@
 //! The rows to which the model is fitted are printed before the measurement ([`CALIBRATION`]). All
 //! others are predictions and are shown with their errors.
 
-mod limits;
 mod rows;
 mod saved;
 mod scale;
@@ -21,7 +20,8 @@ use bellpush::pcie::sim::{
     CALIBRATION, Calibration, Machine, Params, Probe, Target, calibrate, predict_probe,
 };
 use bellpush::pcie::tlp::{Gen, LinkSpeed, Mps};
-use bellpush::pcie::topology::{PcieLink, RawLink, from_sysfs};
+use bellpush::pcie::topology::{PcieLink, RawLink, Topology, from_sysfs};
+use bellpush_cli::link_limits as limits;
 use bellpush_cli::report::{Nic, machine};
 use serde_json::{Value, json};
 
@@ -68,8 +68,9 @@ pub struct LinkArgs {
           conflicts_with_all = ["gpu", "peer", "measured", "no_fit", "host_numa", "generation", "lanes", "mps"])]
     together: Option<String>,
     /// Topology of these GPUs, for the model beside: a built-in's name or a TOML file, whose GPUs
-    /// are taken by PCI address, or in their order [default: what sysfs says]
-    #[arg(long, value_name = "TOPOLOGY", requires = "together")]
+    /// are taken by PCI address, or in their order [default: what sysfs says; of --measured the
+    /// predictions of its own day]
+    #[arg(long, value_name = "TOPOLOGY")]
     topology: Option<String>,
     /// Timeout of one measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
@@ -90,9 +91,9 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let see = "see 'bellpush link --help'";
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
     values::check_places(&[("--json", &args.json), ("--csv", &args.csv)])?;
-    if args.topology.is_some() && args.measured.is_some() {
-        let what = "--topology is for GPUs that are measured at once, with --together";
-        return Err(CliError::new(what, "leave it out of --measured"));
+    let for_several = "--topology is for GPUs that are measured at once, with --together";
+    if args.topology.is_some() && args.measured.is_none() && args.together.is_none() {
+        return Err(CliError::new(for_several, "give --together, or --measured of such a result"));
     }
     if args.timeout_ms == 0 {
         return Err(CliError::new("--timeout-ms 0: nothing ends at once", "give 1 or more"));
@@ -102,22 +103,27 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     }
     let taken = match &args.measured {
         Some(file) => match saved::read(file)? {
+            Either::One(_) if args.topology.is_some() => {
+                return Err(CliError::new(for_several, "leave it out: the file is of one GPU"));
+            }
             Either::One(saved) => again(saved, args)?,
-            Either::Several(saved) => return several_again(args, saved),
+            Either::Several(saved) => return several_again(args, &start, saved),
         },
         None => measure(args, &start)?,
     };
     compare(args, &start, taken)
 }
 
+/// The topology that `--topology` names.
+fn given(args: &LinkArgs) -> Result<Option<Topology>, CliError> {
+    let read =
+        |name| values::topology(name).map_err(|e| CliError::new(e, "see 'bellpush topo --help'"));
+    args.topology.as_deref().map(read).transpose()
+}
+
 /// Streams of several GPUs at once.
 fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliError> {
-    let topology = match &args.topology {
-        Some(name) => Some(
-            values::topology(name).map_err(|e| CliError::new(e, "see 'bellpush topo --help'"))?,
-        ),
-        None => from_sysfs(FsPath::new("/sys"), 22.0).ok(),
-    };
+    let topology = given(args)?.or_else(|| from_sysfs(FsPath::new("/sys"), 22.0).ok());
     let gpus = together::open(list)?;
     let is_host = gpus[0].is_host();
     let places = topology.as_ref().filter(|_| !is_host);
@@ -138,22 +144,35 @@ fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliE
     save_several(&out, meta, &rows)
 }
 
-/// A saved result of several GPUs at once.
-fn several_again(args: &LinkArgs, saved: Several) -> Result<ExitCode, CliError> {
-    let given = [
-        ("--set", !args.set.is_empty()),
+/// A saved result of several GPUs at once, beside the predictions of its own day, or of a topology.
+fn several_again(
+    args: &LinkArgs,
+    start: &Params,
+    mut saved: Several,
+) -> Result<ExitCode, CliError> {
+    let topology = given(args)?;
+    let useless = [
+        ("--set", !args.set.is_empty() && topology.is_none()),
         ("--no-fit", args.no_fit),
         ("--gen", args.generation.is_some()),
         ("--lanes", args.lanes.is_some()),
         ("--mps", args.mps.is_some()),
     ];
-    if let Some((name, _)) = given.iter().find(|(_, is_given)| *is_given) {
+    if let Some((name, _)) = useless.iter().find(|(_, is_given)| *is_given) {
         let what = format!("{name}: the file is of 'link --together', whose limits hang on it not");
         return Err(CliError::new(what, "leave it out"));
     }
     let out = Printer::new(args);
     let gpu = saved.meta["gpu"].as_str().unwrap_or("a GPU");
-    out.line(&format!("{gpu} and others at once, measured before"))?;
+    let mut head = format!("{gpu} and others at once, measured before");
+    if let Some(topology) = &topology {
+        let see = "give the topology of these GPUs";
+        let put = together::predict_again(&mut saved.rows, topology, start);
+        put.map_err(|e| CliError::new(format!("--topology {e}"), see))?;
+        head += &format!("; model: {}", topology.name);
+        saved.meta["topology"] = json!(topology.name);
+    }
+    out.line(&head)?;
     together::text(&saved.rows, false).iter().try_for_each(|line| out.line(line))?;
     save_several(&out, saved.meta, &saved.rows)
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use bellpush::pcie::sim::{Access, Held, Pattern, Probe, Target};
 use bellpush::pcie::topology::RawLink;
+use bellpush_cli::link_limits as limits;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::limits;
 use super::test_bed::Measured;
 use crate::cli::CliError;
 use crate::values;

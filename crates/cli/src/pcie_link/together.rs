@@ -3,6 +3,7 @@
 //! Every flow runs for the same time, and what it moved in it is its rate: so a flow that shares a
 //! link with another is slower than alone, and the ratio says how much of the way is shared.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use bellpush::gpu::{DeviceMem, Dims, Executor, Gpu, Kernel, Mapped, Module, Stre
 use bellpush::mem::{Dma, View};
 use bellpush::pcie::sim::{Access, Flow as ModelFlow, Params, simulate_flows};
 use bellpush::pcie::topology::{Kind, NodeId, Topology};
+use bellpush_cli::link_limits::{self as limits, LOOSE, SHARED};
 use serde_json::{Value, json};
 
-use super::limits;
 use super::test_bed::bug;
 use crate::cli::CliError;
 use crate::launch::launch;
@@ -26,10 +27,6 @@ const MOST_GPUS: usize = 16;
 const LOADED: u8 = 1;
 /// Measurements of a set; the median counts.
 pub const REPEATS: usize = 3;
-/// A pair's sum beside that of its flows alone, below which they share a link.
-pub(super) const SHARED: f64 = 0.75;
-/// Spread of a flow, percent, from which on its pair says nothing.
-pub(super) const LOOSE: f64 = 20.0;
 
 /// Sizes of a run, which are smaller for kernels on CPU threads.
 struct Size {
@@ -278,6 +275,12 @@ impl<'a> Places<'a> {
         &self.topology.name
     }
 
+    /// The first GPUs of a topology, in its order.
+    fn first(topology: &'a Topology, count: usize) -> Option<Self> {
+        let gpus = topology.of_kind(Kind::Gpu);
+        (gpus.len() >= count).then(|| Self { topology, gpus: gpus[..count].into() })
+    }
+
     /// Rates of a set in the model, GB/s. Between GPUs there may be NVLink, which no topology has:
     /// these are not predicted.
     fn predict(&self, params: &Params, set: &[Flow]) -> Option<Vec<f64>> {
@@ -360,6 +363,46 @@ pub fn measure(
         }
     }
     Ok(rows)
+}
+
+/// Puts a topology's predictions into saved rows, in place of those of their own day. The GPUs are
+/// the topology's first, in the order of their numbers.
+///
+/// # Errors
+/// Rows that are none; a topology of fewer GPUs.
+pub fn predict_again(
+    rows: &mut [Value],
+    topology: &Topology,
+    params: &Params,
+) -> Result<(), String> {
+    let sets = limits::sets(rows)?;
+    let number = |name: &str| name.rsplit(' ').next().and_then(|n| n.parse().ok());
+    let named = |row: &limits::Row| {
+        [Some(&row.gpu), row.peer.as_ref()].map(|n| n.map(|n| (number(n), n.clone())))
+    };
+    let names: BTreeSet<(Option<u32>, String)> =
+        sets.iter().flatten().flat_map(named).flatten().collect();
+    let Some(places) = Places::first(topology, names.len()) else {
+        let (rows, own) = (names.len(), topology.of_kind(Kind::Gpu).len());
+        return Err(format!("{}: {own} GPUs, and the rows are of {rows}", topology.name));
+    };
+    let at = |name: &String| names.iter().position(|(_, n)| n == name);
+    let mut rows = rows.iter_mut();
+    for set in &sets {
+        let flows: Option<Vec<Flow>> = set
+            .iter()
+            .map(|r| Some(flow(at(&r.gpu)?, r.access, r.peer.as_ref().and_then(at))))
+            .collect();
+        let model = flows.and_then(|flows| places.predict(params, &flows));
+        for (i, row) in rows.by_ref().take(set.len()).enumerate() {
+            let model = model.as_ref().map(|m| m[i]);
+            let measured = row["measured"].as_f64();
+            row["model"] = json!(model);
+            row["error_percent"] =
+                json!(model.zip(measured).map(|(model, own)| (model / own - 1.0) * 100.0));
+        }
+    }
+    Ok(())
 }
 
 fn set_name(flows: &[&str]) -> String {

@@ -1,10 +1,12 @@
-//! A result of `bellpush link --json`, for the advice of the machine that it was measured on.
+//! A result of `bellpush link --json`, for the advice and the file of the machine that it was
+//! measured on.
 
 use std::path::Path;
 
-use bellpush::pcie::sim::{CALIBRATION, Calibration, Machine, Params, fitted};
+use bellpush::pcie::sim::{Access, CALIBRATION, Calibration, Machine, Params, fitted};
 use bellpush::pcie::tlp::{Gen, LinkSpeed, Mps};
-use bellpush::pcie::topology::{Kind, RawLink, Topology};
+use bellpush::pcie::topology::{Kind, NodeId, RawLink, Topology};
+use bellpush_cli::link_limits::{self as limits, Carries, Limits};
 use serde_json::Value;
 
 use crate::values;
@@ -15,7 +17,25 @@ const MISSED: f64 = 0.05;
 
 /// What a result says of its machine.
 #[derive(Debug, PartialEq)]
-pub struct Measured {
+pub enum Measured {
+    /// Of one GPU and its link.
+    One(One),
+    /// Of several GPUs at once.
+    Several(Several),
+}
+
+/// What a result of several GPUs at once says of host memory.
+#[derive(Debug, PartialEq)]
+pub struct Several {
+    /// The GPUs' names.
+    gpus: Vec<String>,
+    /// What all read from it and write to it at most, where it is the narrowest, GB/s.
+    limits: [Option<f64>; 2],
+}
+
+/// What a result of one GPU says.
+#[derive(Debug, PartialEq)]
+pub struct One {
     fits: Vec<(&'static str, f64)>,
     /// The GPU's name.
     gpu: String,
@@ -35,16 +55,15 @@ pub fn read(path: &Path) -> Result<Measured, String> {
 fn parse(text: &str) -> Result<Measured, String> {
     let json: Value = serde_json::from_str(text).map_err(|e| format!("no JSON ({e})"))?;
     let meta = &json["meta"];
-    if meta["command"] == "link --together" {
-        // It has no addresses of the GPUs, and a root complex's way has one number for both ways.
-        let why = "a result of 'link --together' has no value that a topology takes";
-        return Err(format!("{why}: 'bellpush link --measured' shows its limits"));
-    }
-    if meta["command"] != "link" {
+    let is_several = meta["command"] == "link --together";
+    if !(is_several || meta["command"] == "link") {
         return Err("not a result of 'bellpush link --json'".into());
     }
     if meta["gpu"].is_null() {
         return Err("kernels on CPU threads: nothing of the machine was measured".into());
+    }
+    if is_several {
+        return several(meta, json["results"].as_array().map_or(&[], Vec::as_slice));
     }
     let gpu = meta["gpu"].as_str().ok_or("meta.gpu is no name")?.to_owned();
     let number = |key: &str| {
@@ -70,7 +89,29 @@ fn parse(text: &str) -> Result<Measured, String> {
     let link_of = RawLink { mps, ..RawLink::new(generation, lanes) };
     explain(&fits, Machine { link: link_of })?;
     let fits = fits.iter().map(|fit| (fit.of.parameter, fit.value)).collect();
-    Ok(Measured { fits, gpu, link })
+    Ok(Measured::One(One { fits, gpu, link }))
+}
+
+/// Limits of host memory that rows of several GPUs tell.
+fn several(meta: &Value, rows: &[Value]) -> Result<Measured, String> {
+    let names = meta["gpus"].as_array().filter(|names| !names.is_empty());
+    let names = names.map(|names| names.iter().map(|n| n.as_str().map(str::to_owned)).collect());
+    let gpus: Vec<String> = names.flatten().ok_or("meta.gpus are no names")?;
+    let sets = limits::sets(rows)?;
+    if let Some(at) = sets.iter().flatten().position(|row| !row.verified) {
+        return Err(format!("row {}: it did not move what it should", at + 1));
+    }
+    let limit = |access| match Limits::of(&sets, access).and_then(|l| l.host) {
+        Some(Carries::This(gb_per_s)) => Some(gb_per_s),
+        Some(Carries::AtLeast(_)) | None => None,
+    };
+    let limits = [limit(Access::Load), limit(Access::Store)];
+    if limits.iter().all(Option::is_none) {
+        let why =
+            "no limit of host memory: all GPUs at once have what their ports and shared links";
+        return Err(format!("{why} carry, or fewer than three ran"));
+    }
+    Ok(Measured::Several(Several { gpus, limits }))
 }
 
 /// A value, and the row that it was fitted to as it was measured: the difference of two, of some.
@@ -130,13 +171,58 @@ fn fit(entry: &Value, results: &Value) -> Result<Fit, String> {
 }
 
 impl Measured {
-    /// The parameters' values as the topology's own.
-    pub fn put(self, topology: &mut Topology) {
-        topology.set_measured(self.fits);
+    /// Makes what was measured the topology's own: parameters' values, or limits of its memory.
+    ///
+    /// # Errors
+    /// A result of another machine, as far as the GPUs' links and names tell; a topology of several
+    /// memories, since the rows do not say whose the host memory was.
+    pub fn put(self, path: &Path, topology: &mut Topology) -> Result<(), String> {
+        match self {
+            Self::One(one) => {
+                one.check(path, topology)?;
+                topology.set_measured(one.fits);
+            }
+            Self::Several(several) => {
+                let memory = several.memory(topology);
+                let memory = memory.map_err(|what| format!("{}: {what}", path.display()))?;
+                let [reads, writes] = several.limits;
+                topology.limit_memory(memory, reads, writes);
+            }
+        }
+        Ok(())
     }
+}
 
+impl Several {
+    /// The memory that all the rows are of.
+    fn memory(&self, topology: &Topology) -> Result<NodeId, String> {
+        let gpus = topology.of_kind(Kind::Gpu);
+        if gpus.len() < self.gpus.len() {
+            return Err(format!("of {} GPUs; here are {}", self.gpus.len(), gpus.len()));
+        }
+        let is_here = |name: &&String| gpus.iter().any(|&g| may_be(&topology.node(g).model, name));
+        if let Some(other) = self.gpus.iter().find(|name| !is_here(name)) {
+            let names: Vec<_> = gpus.iter().map(|&g| topology.node(g).model.as_str()).collect();
+            return Err(format!("measured on {other:?}; the GPUs here are {:?}", names.join(", ")));
+        }
+        let parts = topology.of_kind(Kind::NumaNode);
+        let all = if parts.is_empty() { topology.of_kind(Kind::Socket) } else { parts };
+        match all[..] {
+            [memory] if !topology.node(memory).unknown => Ok(memory),
+            [_] => Err("the topology does not know whose the host memory is".into()),
+            _ => Err(format!(
+                "the rows do not say whose the host memory was, and {} has {} (give the limits in \
+                 its file: memory_read_gb_per_s, memory_write_gb_per_s)",
+                topology.name,
+                all.len()
+            )),
+        }
+    }
+}
+
+impl One {
     /// Refuses the result of another machine, as far as the GPUs' links and names tell.
-    pub fn check(&self, path: &Path, topology: &Topology) -> Result<(), String> {
+    fn check(&self, path: &Path, topology: &Topology) -> Result<(), String> {
         let [generation, lanes, mps] = self.link;
         let has = |id: &bellpush::pcie::topology::NodeId| {
             topology.node(*id).link.is_some_and(|l| {
@@ -164,7 +250,8 @@ impl Measured {
 /// that of the chip alone (H200; GH100 [H200]); both have the same number, if they have one.
 fn may_be(name: &str, measured: &str) -> bool {
     let is_number = |word: &&str| {
-        word.len() > 2 && word.bytes().any(|b| b.is_ascii_digit()) && !word.ends_with("GB")
+        let is_memory = word.ends_with("GB") || word.starts_with("HBM");
+        word.len() > 2 && word.bytes().any(|b| b.is_ascii_digit()) && !is_memory
     };
     let words = |text: &str| -> Vec<String> {
         let split = text.split(|c: char| !c.is_ascii_alphanumeric());
@@ -211,6 +298,7 @@ mod tests {
             ("AD102 [GeForce RTX 4090]", "NVIDIA GeForce RTX 4090", true),
             ("H100", "NVIDIA H100 80GB HBM3", true),
             ("H100", "NVIDIA H200", false),
+            ("NVIDIA H100 80GB HBM3", "NVIDIA H200 141GB HBM3", false),
             ("GA100 [A100 SXM4 80GB]", "NVIDIA H100 80GB HBM3", false),
         ] {
             assert_eq!(may_be(name, measured), is_it, "{name} {measured}");
@@ -229,7 +317,7 @@ mod tests {
                 &(|j: &mut Value| j["meta"]["command"] = json!("bench")) as &dyn Fn(&mut Value),
                 "link",
             ),
-            (&|j| j["meta"]["command"] = json!("link --together"), "shows its limits"),
+            (&|j| j["meta"]["command"] = json!("link --together"), "meta.gpus are no names"),
             (&|j| j["meta"]["gpu"] = Value::Null, "CPU threads"),
             (&|j| j["meta"]["gpu"] = json!(100), "meta.gpu is no name"),
             (&|j| j["meta"]["link"]["gen"] = json!("x"), "meta.link.gen"),
@@ -279,7 +367,7 @@ mod tests {
             let error = with(change);
             assert!(error.contains(reason) && !error.contains('\n'), "{reason}: {error}");
         }
-        let read = parse(&file().to_string()).unwrap();
+        let Measured::One(read) = parse(&file().to_string()).unwrap() else { panic!("of one") };
         assert_eq!(read.fits, [("gpu_port_ns", 250.0), ("dram_ns", 90.0)]);
         assert!(parse("{").unwrap_err().starts_with("no JSON"));
         assert!(parse(&"[".repeat(100_000)).unwrap_err().starts_with("no JSON"));

@@ -5,7 +5,7 @@ use super::{
     Program, ServerId, Sim, Step,
 };
 use crate::tlp::{Addressing, Overhead};
-use crate::topology::{Kind, NodeId, PcieLink, Topology};
+use crate::topology::{Kind, Node, NodeId, PcieLink, Topology};
 
 /// Bytes that RoCEv2 adds to the data of one packet: Ethernet with preamble, FCS and gap 38, IPv4
 /// 20, UDP 8, BTH 12, ICRC 4.
@@ -133,20 +133,47 @@ pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     attach(sim, node, out, way, endpoint(64.0, 0.0, 128, false))
 }
 
+/// What memory answers and takes at most, GB/s.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemoryRates {
+    reads: f64,
+    writes: f64,
+}
+
+impl MemoryRates {
+    /// Of one reader and one writer, where no limit is known.
+    pub const UNKNOWN: Self = Self { reads: 200.0, writes: 200.0 };
+    /// Of all readers and writers together, where one of the two is not known to be limited.
+    const NO_LIMIT: f64 = 1e5;
+
+    /// Limits of a socket's or NUMA node's memory, which all devices share; `None`: none is known.
+    pub fn of(node: &Node) -> Option<Self> {
+        let limits = [node.memory_read_gb_per_s, node.memory_write_gb_per_s];
+        let [reads, writes] = limits.map(|limit| limit.unwrap_or(Self::NO_LIMIT));
+        limits.iter().any(Option::is_some).then_some(Self { reads, writes })
+    }
+}
+
 /// Adds a socket's memory whose lines lie in a cache: a core or a device has just written them.
-pub(super) fn attach_memory(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
-    let way = internal(200.0, p.mesh_ns / 2.0);
-    attach(sim, node, way, way, endpoint(64.0, p.memory_ns, 64, true))
+pub(super) fn attach_memory(
+    sim: &mut Sim,
+    node: u32,
+    p: &Params,
+    rates: MemoryRates,
+) -> EndpointId {
+    let way = |gb_per_s| internal(gb_per_s, p.mesh_ns / 2.0);
+    let spec = endpoint(64.0, p.memory_ns, 64, true);
+    attach(sim, node, way(rates.reads), way(rates.writes), spec)
 }
 
 /// Adds a socket's memory whose lines lie in no cache. Half of a DRAM access is the access itself,
 /// equal for every line. The other half is waiting (banks, refresh, other requests), random and
 /// independent for every line: a reader of many lines waits for the slowest of them.
-pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
-    let way = internal(200.0, p.mesh_ns / 2.0);
+pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params, rates: MemoryRates) -> EndpointId {
+    let way = |gb_per_s| internal(gb_per_s, p.mesh_ns / 2.0);
     let mut spec = endpoint(64.0, p.memory_ns + p.dram_ns / 2.0, 64, true);
     spec.completer.wait_ps = Params::ps(p.dram_ns / 2.0);
-    attach(sim, node, way, way, spec)
+    attach(sim, node, way(rates.reads), way(rates.writes), spec)
 }
 
 /// The simulator's nodes of a host.
@@ -385,13 +412,14 @@ fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
     let mrrs_bytes = t.node(spec.nic).link.map_or(512, |l| l.mrrs.bytes());
     let peer_tags = peer_limits(spec).tags(p.nic_tags, mrrs_bytes);
     let core = internal(200.0, p.mesh_ns / 2.0);
+    let rates = MemoryRates::of(t.node(near)).unwrap_or(MemoryRates::UNKNOWN);
     let host = Host {
         sm: attach_sm(sim, gpu, p, Sms::new(p.blocks, p.sm_read_lines)),
         hbm: attach_hbm(sim, gpu, p),
         nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, 128, false)),
         nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, 128, false)),
         window: attach(sim, nic, way, way, endpoint(1.0, 0.0, 128, false)),
-        memory: attach_memory(sim, socket, p),
+        memory: attach_memory(sim, socket, p, rates),
         cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),
         nic_memory: sim.add_server(),
     };

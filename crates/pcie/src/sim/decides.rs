@@ -62,6 +62,9 @@ fn looser(
         (p.read_slots, p.read_bytes, p.tlp_bytes) = (None, None, None);
     });
     all.push((Decides { name: "root complex", origin }, free, params.clone()));
+    if let Some(faster) = topology.with_faster_memory() {
+        all.push((Decides { name: "memory", origin: Origin::Read }, faster, params.clone()));
+    }
     if let Some(link) = topology.interconnects().first() {
         let origin = topology.interconnects().iter().map(|l| l.origin).max().unwrap_or(link.origin);
         let decides = Decides { name: "rate between sockets", origin };
@@ -99,7 +102,7 @@ pub fn decides(
     }
     let operation =
         |spec: TestBedSpec<'_>| Operation::new(spec, Layout::Best, path, bytes, in_flight);
-    let rate = |of: Operation| Ok(of.run(loaded_runs(bytes, in_flight))?.gb_per_s());
+    let rate = |of: Operation| of.rate(loaded_runs(bytes, in_flight));
     let base = operation(spec);
     let (imprint, base) = (base.imprint_at_once(), rate(base)?);
     let mut found: Vec<(Decides, f64)> = Vec::new();
@@ -194,6 +197,11 @@ mod tests {
         assert_eq!(names[0].name, "rate between sockets");
         let near = t.find("s0").unwrap();
         assert_eq!(limits(&[Flow::write(gpu, near)]).unwrap()[0].name, "links");
+        let mut slow = t.clone();
+        slow.limit_memory(near, Some(20.0), None);
+        let of = |flow| flows_decided(&slow, &p, &Origins::default(), &[flow]).unwrap().unwrap();
+        assert_eq!(of(Flow::read(near, gpu))[0].name, "memory");
+        assert_eq!(of(Flow::write(gpu, near))[0].name, "links", "the other way has no limit");
         assert_eq!(limits(&[Flow::write(gpu, near); 64]), None, "too many");
     }
 }

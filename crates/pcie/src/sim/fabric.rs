@@ -220,10 +220,13 @@ impl Fabric {
         }
     }
 
-    /// A channel and its reverse direction, whose rate carries its DLLPs.
-    pub fn specs_of(&self, channel: u32) -> [Option<&ChannelSpec>; 2] {
-        let own = &self.channels[channel as usize];
-        [Some(&own.spec), self.channels.get(own.reverse as usize).map(|c| &c.spec)]
+    pub fn spec_of(&self, channel: u32) -> &ChannelSpec {
+        &self.channels[channel as usize].spec
+    }
+
+    /// The other direction of a channel's link, whose rate carries its DLLPs.
+    pub fn reverse_of(&self, channel: u32) -> Option<u32> {
+        Some(self.channels[channel as usize].reverse).filter(|&c| c != NONE)
     }
 
     pub fn route_mps(&self, route: u32) -> u32 {
@@ -294,8 +297,7 @@ impl Fabric {
             return;
         }
         let id = self.alloc(tlp);
-        self.enqueue(channel, input, id);
-        self.dispatch(cal, channel);
+        self.offer(cal, channel, input, id);
     }
 
     /// Joins a completion with the preceding one of the same read, if that waits at the tail of its
@@ -400,31 +402,25 @@ impl Fabric {
         let lines = if drains { tlp.bytes.div_ceil(LINE_BYTES) as u16 } else { 0 };
         let finite = self.channels[here as usize].finite;
         let cut = self.channels[here as usize].spec.cut_bytes;
-        let whole = tlp.bytes;
-        if p2p && cut > 0 && whole > cut {
+        let mut bytes = tlp.bytes;
+        if p2p && cut > 0 {
             // All but the last fragment are new TLPs; the last one holds the buffer's credit.
-            let mut left = whole;
-            while left > cut {
+            while bytes > cut {
                 let fragment = Tlp { bytes: cut, hop: hop as u16, holds: NONE, ..tlp };
                 let f = self.alloc(fragment);
                 self.enqueue(next, input, f);
-                left -= cut;
+                bytes -= cut;
             }
-            self.tlps[id as usize].bytes = left;
         }
-        let t = &mut self.tlps[id as usize];
-        t.hop = hop as u16;
-        t.lines = lines;
-        t.holds = if finite { here } else { NONE };
-        t.holds_units = units;
-        let t = *t;
+        let holds = if finite { here } else { NONE };
+        let t = Tlp { bytes, hop: hop as u16, lines, holds, holds_units: units, ..tlp };
+        self.tlps[id as usize] = t;
         if self.join(next, input, &t) {
             self.give_back(cal, here, t.class, units);
             self.release(id);
             return Outcome::Nothing;
         }
-        self.enqueue(next, input, id);
-        self.dispatch(cal, next);
+        self.offer(cal, next, input, id);
         Outcome::Nothing
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use super::copy_sim::simulate_with_own_limits;
 use super::hosts::simulate_some;
-use super::rank::in_parallel;
+use super::parallel::in_parallel;
 use super::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB,
     IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError, copy_rows, iommu_row_is_fitted,

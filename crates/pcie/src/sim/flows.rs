@@ -1,6 +1,8 @@
 //! Streams between devices of one host, side by side: what each gets where they share links.
 
-use super::build::{Nodes, PeerLimits, add_host, attach_dram, attach_hbm, attach_memory};
+use super::build::{
+    MemoryRates, Nodes, PeerLimits, add_host, attach_dram, attach_hbm, attach_memory,
+};
 use super::collapse::collapsed;
 use super::{
     ChannelSpec, Completer, EndpointId, EndpointSpec, IotlbSpec, Load, Params, Program, ServerId,
@@ -113,6 +115,8 @@ struct Streams<'a> {
     iotlb: Option<usize>,
     /// Whether the lines of host memory lie in a cache.
     cached: bool,
+    /// Memories with limits, which flows share.
+    limited: Vec<(NodeId, EndpointId)>,
 }
 
 impl<'a> Streams<'a> {
@@ -132,7 +136,16 @@ impl<'a> Streams<'a> {
                 messages.push((end, sim.add_server()));
             }
         }
-        Self { sim, topology, params, nodes, messages, iotlb: None, cached: true }
+        Self {
+            sim,
+            topology,
+            params,
+            nodes,
+            messages,
+            iotlb: None,
+            cached: true,
+            limited: Vec::new(),
+        }
     }
 
     fn is_memory(&self, node: NodeId) -> bool {
@@ -171,9 +184,21 @@ impl<'a> Streams<'a> {
         match self.topology.node(node).kind {
             Kind::Gpu => attach_hbm(&mut self.sim, at, self.params),
             Kind::Nic => self.engine(node, 1.0),
-            _ if self.cached => attach_memory(&mut self.sim, at, self.params),
-            _ => attach_dram(&mut self.sim, at, self.params),
+            _ => self.memory(node),
         }
+    }
+
+    /// A socket's memory. One that no limit is known of serves each flow by itself.
+    fn memory(&mut self, node: NodeId) -> EndpointId {
+        if let Some(&(_, memory)) = self.limited.iter().find(|(of, _)| *of == node) {
+            return memory;
+        }
+        let rates = MemoryRates::of(self.topology.node(node));
+        let add = if self.cached { attach_memory } else { attach_dram };
+        let (at, own) = (self.nodes.at[node.0], rates.unwrap_or(MemoryRates::UNKNOWN));
+        let memory = add(&mut self.sim, at, self.params, own);
+        self.limited.extend(rates.map(|_| (node, memory)));
+        memory
     }
 
     /// One operation of a flow.

@@ -118,6 +118,42 @@ fn a_shared_root_complex_is_shared() {
     assert!((both / 30.0 - 1.0).abs() < 0.03, "{both}");
 }
 
+/// All devices share what a socket's memory answers and what it takes, which are two numbers; the
+/// way of one is not that of the other.
+#[test]
+fn memory_answers_and_takes_so_much_of_all_together() {
+    let sum = |limits: &str, flow: fn(NodeId, NodeId) -> Flow| {
+        let t = with(&[("id = \"s0\"\n", &format!("id = \"s0\"\n{limits}"))]);
+        let id = |name| t.find(name).unwrap();
+        let flows: Vec<Flow> = ["gpu0", "gpu2"].iter().map(|g| flow(id("s0"), id(g))).collect();
+        simulate_flows(&t, &Params::default(), &flows).unwrap().iter().sum::<f64>()
+    };
+    let (reads, writes) = (Flow::read, |memory, gpu| Flow::write(gpu, memory));
+    let [read, write] = ["memory_read_gb_per_s = 40.0\n", "memory_write_gb_per_s = 70.0\n"];
+    let free = [sum("", reads), sum("", writes)];
+    assert!(free.iter().all(|rate| *rate > 100.0), "{free:?}");
+    for (limits, expected) in [
+        (format!("{read}{write}"), [40.0, 70.0]),
+        (read.to_owned(), [40.0, free[1]]),
+        (write.to_owned(), [free[0], 70.0]),
+    ] {
+        let rates = [sum(&limits, reads), sum(&limits, writes)];
+        let near = |(rate, expected): (&f64, f64)| (rate / expected - 1.0).abs() < 0.03;
+        assert!(rates.iter().zip(expected).all(near), "{limits}{rates:?} {expected:?}");
+    }
+    // A path through host memory has the same limits.
+    let staged = |reads: Option<f64>| {
+        let mut t = builtin("two-root-complexes").unwrap();
+        t.limit_memory(t.find("s0").unwrap(), reads, None);
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        predict(spec, PathModel::Staged, 64 << 10, 8).unwrap().unwrap().gb_per_s
+    };
+    let rates = [staged(None), staged(Some(20.0))];
+    assert!(rates[0] > 40.0 && (rates[1] / 20.0 - 1.0).abs() < 0.05, "{rates:?}");
+}
+
 /// One GPU and a NIC under a switch.
 const PAIR: &str = "name = \"pair\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\n\
     socket = \"s0\"\nROOT\n[[switch]]\nid = \"sw0\"\nparent = \"rc0\"\nSWITCH\n\

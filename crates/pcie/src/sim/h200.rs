@@ -7,7 +7,7 @@
 //! `bellpush link`, the cost of DRAM per line and of a block's work around its loads. [`Params`]
 //! gives the number and the source of each.
 
-use super::build::{Sms, add_host, attach_dram, attach_hbm, attach_memory, attach_sm};
+use super::build::{MemoryRates, Sms, add_host, attach_dram, attach_hbm, attach_memory, attach_sm};
 use super::{
     ChannelSpec, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId, Until,
 };
@@ -156,8 +156,8 @@ pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     let peer_sm = attach_sm(&mut sim, peer, p, sms);
     let hbm = attach_hbm(&mut sim, gpu, p);
     let peer_hbm = attach_hbm(&mut sim, peer, p);
-    let memory = attach_memory(&mut sim, socket, p);
-    let dram = attach_dram(&mut sim, socket, p);
+    let memory = attach_memory(&mut sim, socket, p, MemoryRates::UNKNOWN);
+    let dram = attach_dram(&mut sim, socket, p, MemoryRates::UNKNOWN);
     let peer_core = sim.add_server();
     Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, dram, peer_core }
 }

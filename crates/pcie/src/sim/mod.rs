@@ -43,6 +43,7 @@ mod nic;
 mod ops;
 mod order;
 mod order_rows;
+mod parallel;
 mod params;
 mod part;
 mod peers;
@@ -110,7 +111,7 @@ pub use study::{
     sweep, window_needed_bytes,
 };
 
-pub use what::{Axis, MOST_COMBINATIONS, Question, WhatError};
+pub use what::{Axis, Known, MOST_COMBINATIONS, Question, WhatError};
 pub use work::{MOST_TRANSMISSIONS, transmissions};
 
 use calendar::Calendar;
@@ -310,7 +311,8 @@ pub struct Sim {
     /// Ways between nodes that a router has given: all nodes, both ends included.
     ways: HashMap<(u32, u32), Vec<u32>>,
     endpoints: Vec<Endpoint>,
-    endpoint_of_channel: HashMap<u32, u32>,
+    /// The endpoint that a channel leaves; [`NONE`](fabric::NONE): none.
+    endpoint_of_channel: Vec<u32>,
     routes: HashMap<(u32, u32), u32>,
     servers: Vec<Ps>,
     rings: Vec<ring::Ring>,
@@ -322,6 +324,9 @@ pub struct Sim {
     /// Whether loads go on until all have done their runs, and how many have not.
     together: bool,
     unfinished: usize,
+    /// Whether a run ends when all rates of a steady state are known, and how many are not.
+    until_steady: bool,
+    unsteady: usize,
     running: Vec<Running>,
     rng: u64,
     /// The order in which spread polling phases are taken; `None`: phases are drawn.
@@ -347,7 +352,7 @@ impl Sim {
             turns: Vec::new(),
             ways: HashMap::new(),
             endpoints: Vec::new(),
-            endpoint_of_channel: HashMap::new(),
+            endpoint_of_channel: Vec::new(),
             routes: HashMap::new(),
             servers: Vec::new(),
             rings: Vec::new(),
@@ -358,6 +363,8 @@ impl Sim {
             begun: 0,
             together: false,
             unfinished: 0,
+            until_steady: false,
+            unsteady: 0,
             running: Vec::new(),
             rng: seed ^ 0x9e37_79b9_7f4a_7c15,
             spread: None,
@@ -415,7 +422,10 @@ impl Sim {
             completer_free: 0,
         });
         for &(_, channel) in &self.nodes[node as usize] {
-            self.endpoint_of_channel.insert(channel, id);
+            let all = channel as usize + 1;
+            let own = &mut self.endpoint_of_channel;
+            own.resize(all.max(own.len()), fabric::NONE);
+            own[channel as usize] = id;
         }
         EndpointId(id)
     }
@@ -534,8 +544,7 @@ impl Sim {
         let no_route = SimError::NoRoute { from: from.0, to: to.0 };
         let out = self.hops(a, b).ok_or(no_route)?;
         let back = self.hops(b, a).ok_or(no_route)?;
-        let peer = self.is_peer(from, to)
-            && out.iter().any(|&(node, _)| self.turns[node as usize].is_some());
+        let peer = self.is_forwarded(from, to);
         let route = self.fabric.add_route(out.iter().map(|h| h.1).collect(), peer);
         self.fabric.add_route(back.iter().map(|h| h.1).collect(), peer);
         self.routes.insert((from.0, to.0), route);
@@ -548,6 +557,13 @@ impl Sim {
 
     fn is_peer(&self, a: EndpointId, b: EndpointId) -> bool {
         !self.endpoints[a.0 as usize].spec.host_side && !self.endpoints[b.0 as usize].spec.host_side
+    }
+
+    /// Whether what goes from one endpoint to another is peer traffic that a root complex forwards.
+    fn is_forwarded(&self, from: EndpointId, to: EndpointId) -> bool {
+        let node = |e: EndpointId| self.endpoints[e.0 as usize].node;
+        let hops = || self.hops(node(from), node(to)).unwrap_or_default();
+        self.is_peer(from, to) && hops().iter().any(|&(n, _)| self.turns[n as usize].is_some())
     }
 
     /// Whether every root complex on the way from one endpoint to another forwards what `what`

@@ -114,15 +114,14 @@ pub fn predict(
     }
     let operation = |window| Operation::new(spec, Layout::Best, path, bytes, window);
     let alone = operation(1).run_alone()?;
-    let loaded = if in_flight > 1 {
-        operation(in_flight).run(loaded_runs(bytes, in_flight))?
-    } else {
-        alone.clone()
+    let gb_per_s = match in_flight {
+        0 | 1 => alone.gb_per_s(),
+        _ => operation(in_flight).rate(loaded_runs(bytes, in_flight))?,
     };
     Ok(Some(Prediction {
         delivered_ns: alone.mark_ns(0),
         completed_ns: alone.mean_ns(),
-        gb_per_s: loaded.gb_per_s(),
+        gb_per_s,
         in_flight,
     }))
 }
@@ -164,13 +163,19 @@ impl Operation {
         Self { bed, program, window, slots }
     }
 
+    /// Data rate of a steady state of so many runs, GB/s.
+    pub(super) fn rate(self, count: u64) -> Result<f64, SimError> {
+        let Self { bed, program, window, .. } = self;
+        Ok(bed.sim.run_until_steady(vec![Load { program, window, count }])?.remove(0).gb_per_s())
+    }
+
+    #[cfg(test)]
     pub(super) fn run(mut self, count: u64) -> Result<LoadResult, SimError> {
         let load = Load { program: self.program, window: self.window, count };
         Ok(self.bed.sim.run(vec![load])?.remove(0))
     }
 
-    /// Runs one at a time. Polling phases are spread over their ranges, so that few runs have the
-    /// mean of many.
+    /// Runs one at a time, with polling phases spread over their ranges: the mean of many runs.
     pub(super) fn run_alone(mut self) -> Result<LoadResult, SimError> {
         let load = Load { program: self.program, window: 1, count: Self::ALONE_RUNS };
         Ok(self.bed.sim.run_spread(vec![load])?.remove(0))

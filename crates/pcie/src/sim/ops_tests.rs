@@ -157,6 +157,21 @@ fn rates_do_not_fall_with_the_number_in_flight_or_the_window() {
     assert!(four > 47.0, "{four}");
 }
 
+/// A rate is that of the whole run, although the simulation ends before the last operations do.
+#[test]
+fn a_rate_is_that_of_the_whole_run() {
+    for path in [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull, PathModel::Staged] {
+        for (bytes, n, count) in [(8, 8, 64), (64 << 10, 3, 12), (256 << 10, 8, 32), (4096, 4, 5)] {
+            let (whole, rate) = with("two-sockets", &Params::default(), |spec| {
+                let of = || Operation::new(spec, Layout::Best, path, bytes, n);
+                (of().run(count).unwrap(), of().rate(count).unwrap())
+            });
+            assert_eq!(whole.done, count);
+            assert_eq!(rate, whole.gb_per_s(), "{path:?}, {bytes} B, {n} of {count}");
+        }
+    }
+}
+
 /// A segment's doorbell does not wait for the stores of later segments, so that smaller segments do
 /// not take longer; what is one slot longer than the window waits for one CQE.
 #[test]

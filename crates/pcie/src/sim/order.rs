@@ -84,12 +84,12 @@ impl Sim {
         }
         let hops = self.hops(a.node, b.node)?;
         let hop = hops.iter().position(|&(n, _)| self.turns[n as usize].is_some())?;
-        let spec = |channel| self.fabric.specs_of(channel)[0];
+        let spec = |channel| self.fabric.spec_of(channel);
         // The link of the root port: what is above it lies inside the root complex.
-        let mut links = hops[..hop].iter().rev().filter_map(|&(_, c)| spec(c));
+        let mut links = hops[..hop].iter().rev().map(|&(_, c)| spec(c));
         let link = links.find(|s| s.credits != Credits::INFINITE)?;
         let bytes = link.gb_per_s * self.write_buffer_ps as f64 / 1000.0;
-        let way = hops[hop..].iter().filter_map(|&(_, c)| spec(c));
+        let way = hops[hop..].iter().map(|&(_, c)| spec(c));
         let completer = b.spec.completer;
         Some(Drain {
             hop: hop as u16,

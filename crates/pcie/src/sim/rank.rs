@@ -5,9 +5,9 @@
 //! a step. Those are found without a simulation ([`Operation::imprint`]) and left out, exactly.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ops::Operation;
+use super::parallel::in_parallel;
 use super::{NicModel, Params, PathModel, SimError, TestBedSpec};
 use crate::Origin;
 use crate::topology::{Guess, NodeId, Topology};
@@ -44,8 +44,6 @@ pub const GOALS: [Goal; 4] =
 pub const EQUAL: f64 = 0.01;
 /// Share by which a number is moved.
 pub const MOVE: f64 = 0.3;
-/// Most threads of a ranking.
-const MOST_THREADS: usize = 8;
 
 /// Where parameters come from, where not from the model's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -185,31 +183,8 @@ impl Bed<'_> {
 fn run(operation: Operation, goal: Goal) -> Result<f64, SimError> {
     Ok(match goal {
         Goal::Latency(_) => operation.run_alone()?.mean_ns(),
-        Goal::Rate => operation.run(RATE.2)?.gb_per_s(),
+        Goal::Rate => operation.rate(RATE.2)?,
     })
-}
-
-/// Does the jobs on this machine's cores; results are in the order of the jobs.
-pub(super) fn in_parallel<T: Send>(jobs: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mine = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
-        mine.take_while(|&i| i < jobs).map(|i| (i, job(i))).collect::<Vec<_>>()
-    };
-    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut done = work();
-        for other in others {
-            match other.join() {
-                Ok(more) => done.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_by_key(|d| d.0);
-    done.into_iter().map(|d| d.1).collect()
 }
 
 /// Ranks the NIC's paths between a GPU and a NIC by each goal. A path that does not exist between

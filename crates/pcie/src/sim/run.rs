@@ -51,9 +51,20 @@ impl Sim {
         self.run_with(loads, true)
     }
 
+    /// The same, but only until each load's rate is known: what is in flight then is left there,
+    /// and no total is known. The rates are those of [`Sim::run`].
+    ///
+    /// # Errors
+    /// As [`Sim::run`].
+    pub fn run_until_steady(mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
+        self.until_steady = true;
+        self.run_with(loads, false)
+    }
+
     fn run_with(&mut self, loads: Vec<Load>, together: bool) -> Result<Vec<LoadResult>, SimError> {
         self.together = together;
         self.unfinished = loads.len();
+        self.unsteady = loads.len();
         self.running.clear();
         for mut load in loads {
             for i in 0..load.program.tasks.len() {
@@ -103,9 +114,13 @@ impl Sim {
                 Event::Drained(id) => self.write_drained(id),
             }
             while let Some(channel) = self.fabric.drained.pop() {
-                if let Some(&endpoint) = self.endpoint_of_channel.get(&channel) {
-                    self.refill(endpoint);
+                match self.endpoint_of_channel.get(channel as usize) {
+                    Some(&endpoint) if endpoint != NONE => self.refill(endpoint),
+                    _ => {}
                 }
+            }
+            if self.until_steady && self.unsteady == 0 {
+                return Ok(self.running.drain(..).map(|r| r.result).collect());
             }
         }
         let unfinished = self.instances.len() - self.free_instances.len();
@@ -290,6 +305,7 @@ impl Sim {
             running.first_sum_ps += if ends(first) { u128::from(now) } else { 0 };
             running.last_sum_ps += if ends(last) { u128::from(now) } else { 0 };
             if r.done == last {
+                self.unsteady -= 1;
                 r.steady_runs = last.saturating_sub(first).max(u64::from(count == 1));
                 let between = running.last_sum_ps - running.first_sum_ps;
                 r.steady_ps =

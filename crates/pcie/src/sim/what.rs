@@ -1,18 +1,18 @@
 //! Questions "what if": operations under every combination of some values of some numbers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::str::FromStr;
 
 use thiserror::Error;
 
 use super::ops::Operation;
+use super::parallel::{in_order, in_parallel};
 use super::params::short;
 use super::part::knob_has_part_in_flows;
-use super::rank::in_parallel;
 use super::{
-    Flow, Layout, MOST_TRANSMISSIONS, Params, PathModel, SweepRow, TestBedSpec, has_part_in_flows,
-    has_part_in_operation, knob_has_part_in_operation, sweep, transmissions,
+    Flow, Layout, MOST_TRANSMISSIONS, Params, PathModel, Prediction, SweepRow, TestBedSpec,
+    has_part_in_flows, has_part_in_operation, knob_has_part_in_operation, sweep, transmissions,
 };
 use crate::topology::{Knob, Topology};
 
@@ -307,18 +307,20 @@ impl Question {
         }))
     }
 
-    /// Predicts paths and sizes as they are, then under every combination, in its order. `each` is told
-    /// the rows of each as soon as they are there. Operations whose imprints are equal are simulated
-    /// once: a combination that changes nothing of a path costs nothing.
+    /// Predicts paths and sizes as they are, then under every combination, in its order. `each` is
+    /// told the rows of each as soon as they are there, while later ones are simulated on the other
+    /// cores. Operations whose imprints are equal are simulated once: a combination that changes
+    /// nothing of a path costs nothing, nor does a topology that differs elsewhere from one in
+    /// `known`.
     ///
     /// # Errors
-    /// A value that the number cannot have; more to simulate than a question may have.
+    /// A value that the number cannot have; more to simulate than a question may have, whatever is
+    /// known.
     pub fn answer(
         &self,
         spec: TestBedSpec<'_>,
-        paths: &[PathModel],
-        sizes: &[u32],
-        in_flight: u32,
+        (paths, sizes, in_flight): (&[PathModel], &[u32], u32),
+        known: &mut Known,
         each: &mut dyn FnMut(usize, &[SweepRow]),
     ) -> Result<Vec<Vec<SweepRow>>, WhatError> {
         let beds = self.beds(spec.topology, spec.params)?;
@@ -334,38 +336,59 @@ impl Question {
             key(spec, path, bytes, in_flight)
         });
         // The first job of each key is simulated.
-        let mut first: HashMap<u128, usize> = HashMap::new();
-        let firsts: Vec<usize> =
-            keys.iter().enumerate().map(|(job, &key)| *first.entry(key).or_insert(job)).collect();
-        let of_job = |job: usize| {
+        let mut seen: HashSet<u128> = HashSet::new();
+        let firsts: Vec<usize> = (0..jobs).filter(|&job| seen.insert(keys[job])).collect();
+        let of_job = |&job: &usize| {
             let (spec, (path, bytes)) = bed(job);
-            if firsts[job] == job { transmissions(spec, path, bytes, in_flight) } else { 0.0 }
+            transmissions(spec, path, bytes, in_flight)
         };
-        let tlps: f64 = (0..jobs).map(of_job).sum();
+        let tlps: f64 = firsts.iter().map(of_job).sum();
         if tlps > MOST_TRANSMISSIONS {
             return Err(WhatError::TooLong { tlps });
         }
-        let mut done: HashMap<usize, SweepRow> = HashMap::new();
-        let mut all = Vec::new();
-        for (i, (topology, _)) in beds.iter().enumerate() {
-            let own = i * cases.len()..(i + 1) * cases.len();
-            let new: Vec<usize> = own.clone().filter(|&job| firsts[job] == job).collect();
-            let rows = in_parallel(new.len(), |k| {
-                let (spec, (path, bytes)) = bed(new[k]);
-                sweep(spec, &[path], &[bytes], in_flight).remove(0)
-            });
-            done.extend(new.into_iter().zip(rows));
-            let row = |job: usize| {
-                let distance = topology.distance(spec.gpu, spec.nic);
-                let topology = topology.name.clone();
-                SweepRow { topology, distance, ..done[&firsts[job]].clone() }
-            };
-            let rows: Vec<SweepRow> = own.map(row).collect();
-            each(i, &rows);
-            all.push(rows);
-        }
+        let is_new = |job: &usize| !known.predictions.contains_key(&keys[*job]);
+        let new: Vec<usize> = firsts.into_iter().filter(is_new).collect();
+        let mut rows: HashMap<u128, SweepRow> = HashMap::new();
+        let mut all: Vec<Vec<SweepRow>> = Vec::new();
+        // Tells the rows of which all that comes before a job has been simulated.
+        let mut tell = |until: usize, rows: &HashMap<u128, SweepRow>, known: &Known| {
+            while (all.len() + 1) * cases.len() <= until {
+                let first = all.len() * cases.len();
+                let row = |job| {
+                    let (spec, (path, bytes)) = bed(job);
+                    let topology = spec.topology.name.clone();
+                    let distance = spec.topology.distance(spec.gpu, spec.nic);
+                    let (prediction, why_not) = match rows.get(&keys[job]) {
+                        Some(row) => (row.prediction, row.why_not.clone()),
+                        None => (known.predictions.get(&keys[job]).copied(), None),
+                    };
+                    SweepRow { topology, distance, path, bytes, prediction, why_not }
+                };
+                let bed_rows: Vec<SweepRow> = (first..first + cases.len()).map(row).collect();
+                each(all.len(), &bed_rows);
+                all.push(bed_rows);
+            }
+        };
+        tell(new.first().copied().unwrap_or(jobs), &rows, known);
+        let simulate = |k: usize| {
+            let (spec, (path, bytes)) = bed(new[k]);
+            sweep(spec, &[path], &[bytes], in_flight).remove(0)
+        };
+        in_order(new.len(), simulate, |k, row| {
+            rows.insert(keys[new[k]], row);
+            tell(new.get(k + 1).copied().unwrap_or(jobs), &rows, known);
+        });
+        let predictions = rows.iter().filter_map(|(&key, row)| Some((key, row.prediction?)));
+        known.predictions.extend(predictions);
         Ok(all)
     }
+}
+
+/// What questions have simulated, for later ones, of other topologies too.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// By what they depend on. What is refused is not kept: the reason names what refuses.
+    predictions: HashMap<u128, Prediction>,
 }
 
 /// What an operation's row depends on, alone and with others in flight.
@@ -376,7 +399,7 @@ fn key(spec: TestBedSpec<'_>, path: PathModel, bytes: u32, in_flight: u32) -> u1
     };
     let hash = |salt: u8| {
         let mut hasher = DefaultHasher::new();
-        (salt, path, bytes, &imprint).hash(&mut hasher);
+        (salt, path, bytes, spec.seed, &imprint).hash(&mut hasher);
         u128::from(hasher.finish())
     };
     hash(0) << 64 | hash(1)
@@ -385,7 +408,7 @@ fn key(spec: TestBedSpec<'_>, path: PathModel, bytes: u32, in_flight: u32) -> u1
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::builtin;
+    use crate::topology::{BUILTIN_NAMES, builtin};
 
     fn answer(topology: &str, what: &str, path: PathModel) -> Vec<Option<f64>> {
         let t = builtin(topology).unwrap();
@@ -393,7 +416,10 @@ mod tests {
         let params = Params::default();
         let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let question: Question = what.parse().unwrap();
-        let rows = question.answer(spec, &[path], &[64 << 10], 8, &mut |_, _| ()).unwrap();
+        let rows = {
+            let asked: (&[PathModel], &[u32], u32) = (&[path], &[64 << 10], 8);
+            question.answer(spec, asked, &mut Known::default(), &mut |_, _| ()).unwrap()
+        };
         rows.iter().map(|r| r[0].prediction.map(|p| p.gb_per_s)).collect()
     }
 
@@ -444,7 +470,8 @@ mod tests {
             assert_eq!((i, rows.len()), (told, paths.len() * sizes.len()));
             told += 1;
         };
-        let shared = question.answer(spec, &paths, &sizes, 8, &mut each).unwrap();
+        let mut known = Known::default();
+        let shared = question.answer(spec, (&paths, &sizes, 8), &mut known, &mut each).unwrap();
         let beds = question.beds(&t, &params).unwrap();
         assert_eq!((told, shared.len()), (13, beds.len()));
         let mut keys = std::collections::HashSet::new();
@@ -457,6 +484,29 @@ mod tests {
         }
         // Of 260 operations; push/inband reads nothing, so it is simulated twice a size.
         assert!(keys.len() < 120, "{}", keys.len());
+    }
+
+    /// What is known of other topologies is what each has by itself.
+    #[test]
+    fn what_is_known_is_equal() {
+        let params = Params::default();
+        let question: Question = "tags=4|64".parse().unwrap();
+        let asked = (&PathModel::ALL[..], &[8, 4 << 10][..], 8);
+        let mut known = Known::default();
+        let mut simulated = Vec::new();
+        for name in BUILTIN_NAMES {
+            let t = builtin(name).unwrap();
+            let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+            let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+            let answer =
+                |known: &mut Known| question.answer(spec, asked, known, &mut |_, _| ()).unwrap();
+            let own = answer(&mut Known::default());
+            assert_eq!(answer(&mut known), own, "{name}");
+            simulated.push(known.predictions.len());
+        }
+        // A DGX's switch is like the one that stands alone; slow peer reads change pull alone.
+        assert_eq!(simulated[6], simulated[5], "{simulated:?}");
+        assert!(simulated[4] - simulated[3] <= 6, "{simulated:?}");
     }
 
     #[test]
@@ -495,7 +545,8 @@ mod tests {
         let params = Params::default();
         let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let q: Question = "tags=1..512".parse().unwrap();
-        let error = q.answer(spec, &PathModel::ALL, &[16 << 20], 64, &mut |_, _| ()).unwrap_err();
+        let asked: (&[PathModel], &[u32], u32) = (&PathModel::ALL, &[16 << 20], 64);
+        let error = q.answer(spec, asked, &mut Known::default(), &mut |_, _| ()).unwrap_err();
         assert!(
             error.to_string().contains(" TLP transmissions to simulate: at most 4e8"),
             "{error}"

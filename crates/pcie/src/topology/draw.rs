@@ -76,6 +76,8 @@ fn label(node: &Node) -> String {
         ("peer writes", node.p2p.write_gb_per_s),
         ("peers", node.p2p.cap_gb_per_s),
         ("mesh", node.mesh_gb_per_s),
+        ("reads of memory", node.memory_read_gb_per_s),
+        ("writes to memory", node.memory_write_gb_per_s),
     ] {
         if let Some(gb_per_s) = limit {
             let _ = write!(text, "  {what} {gb_per_s} GB/s");

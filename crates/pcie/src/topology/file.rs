@@ -64,6 +64,8 @@ struct SocketEntry {
     unknown: bool,
     #[serde(default)]
     cpu: String,
+    memory_read_gb_per_s: Option<f64>,
+    memory_write_gb_per_s: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -71,6 +73,8 @@ struct SocketEntry {
 struct NumaEntry {
     id: Spanned<String>,
     socket: Spanned<String>,
+    memory_read_gb_per_s: Option<f64>,
+    memory_write_gb_per_s: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -310,16 +314,28 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         builder.slot(entry.as_ref().id.as_ref(), *entry.as_ref().lanes.as_ref());
     }
     for entry in &file.socket {
-        let id = &entry.as_ref().id;
-        let line = Some(line_of(id.span().start));
-        let node = builder.add(id.as_ref(), Kind::Socket, None, None, line);
-        node.unknown = entry.as_ref().unknown;
-        node.model.clone_from(&entry.as_ref().cpu);
+        let e = entry.as_ref();
+        let line = line_of(e.id.span().start);
+        let has_limit = e.memory_read_gb_per_s.is_some() || e.memory_write_gb_per_s.is_some();
+        let is_own = |n: &Spanned<NumaEntry>| n.as_ref().socket.as_ref() == e.id.as_ref();
+        if has_limit && file.numa.iter().any(is_own) {
+            let id = e.id.as_ref();
+            let reason =
+                format!("{id}: its memory is that of its NUMA nodes, which have the limits");
+            return Err(TopologyError::Syntax { line: Some(line), reason });
+        }
+        let node = builder.add(e.id.as_ref(), Kind::Socket, None, None, Some(line));
+        node.unknown = e.unknown;
+        node.model.clone_from(&e.cpu);
+        node.memory_read_gb_per_s = e.memory_read_gb_per_s;
+        node.memory_write_gb_per_s = e.memory_write_gb_per_s;
     }
     for entry in &file.numa {
         let e = entry.as_ref();
         let line = Some(line_of(e.socket.span().start));
-        builder.add(e.id.as_ref(), Kind::NumaNode, Some(e.socket.as_ref()), None, line);
+        let node = builder.add(e.id.as_ref(), Kind::NumaNode, Some(e.socket.as_ref()), None, line);
+        node.memory_read_gb_per_s = e.memory_read_gb_per_s;
+        node.memory_write_gb_per_s = e.memory_write_gb_per_s;
     }
     for entry in &file.root_complex {
         root_complex(&mut builder, entry.as_ref(), &file.numa, &line_of)?;

@@ -20,6 +20,7 @@ mod identity;
 mod knob;
 mod load;
 mod lspci;
+mod measured;
 mod model;
 mod nics;
 mod nvidia_smi;

@@ -118,6 +118,11 @@ pub struct Node {
     /// Bandwidth of a root complex to the rest of its socket each way, shared by its ports, GB/s;
     /// `None`: no limit is known.
     pub mesh_gb_per_s: Option<f64>,
+    /// What devices read from the memory of a socket or NUMA node at most, all together, GB/s;
+    /// `None`: no limit is known.
+    pub memory_read_gb_per_s: Option<f64>,
+    /// What they write to it at most, likewise.
+    pub memory_write_gb_per_s: Option<f64>,
     /// Whether a socket or a root complex stands for what nobody knows: which socket the root
     /// complexes below it are of, or the bridges above what hangs from it.
     pub unknown: bool,
@@ -271,6 +276,8 @@ impl Builder {
             iommu: Iommu::Unknown,
             relaxed_ordering: None,
             mesh_gb_per_s: None,
+            memory_read_gb_per_s: None,
+            memory_write_gb_per_s: None,
             unknown: false,
             card: None,
             model: String::new(),
@@ -355,6 +362,8 @@ impl Builder {
                 ("p2p_read_gb_per_s", node.p2p.read_gb_per_s),
                 ("p2p_write_gb_per_s", node.p2p.write_gb_per_s),
                 ("mesh_gb_per_s", node.mesh_gb_per_s),
+                ("memory_read_gb_per_s", node.memory_read_gb_per_s),
+                ("memory_write_gb_per_s", node.memory_write_gb_per_s),
             ] {
                 rate.map_or(Ok(()), |rate| positive(rate, &id, field, line))?;
             }
@@ -473,16 +482,6 @@ impl Topology {
     /// Chips that hold several switches.
     pub fn chips(&self) -> &[Chip] {
         &self.chips
-    }
-
-    /// Parameters of the simulation that were measured on this machine, and their values.
-    pub fn measured(&self) -> &[(&'static str, f64)] {
-        &self.measured
-    }
-
-    /// Sets them.
-    pub fn set_measured(&mut self, measured: Vec<(&'static str, f64)>) {
-        self.measured = measured;
     }
 
     /// What is known of collapses of posted writes.

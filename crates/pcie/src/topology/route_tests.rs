@@ -177,6 +177,23 @@ fn faults_of_the_new_fields_have_their_line() {
     assert!(root("iommu = \"maybe\"").starts_with(&(at(rc + 1) + "unknown variant `maybe`")));
     assert!(root("p2p_writes = 1").starts_with(&at(rc + 1)));
     assert!(root("mesh_gb_per_s = 0.0").contains("rc0: mesh_gb_per_s of 0"));
+    let socket = |field: &str| refused("id = \"s0\"\n", &format!("id = \"s0\"\n{field}\n"));
+    for (value, said) in [("0.0", "0"), ("-3.5", "-3.5"), ("inf", "inf"), ("nan", "NaN")] {
+        for field in ["memory_read_gb_per_s", "memory_write_gb_per_s"] {
+            let text = socket(&format!("{field} = {value}"));
+            assert!(text.contains(&format!("s0: {field} of {said} must be")), "{text}");
+        }
+    }
+    assert!(socket("memory_read_gb_per_s = \"fast\"").contains("invalid type: string"));
+    let parts = |socket: &str, numa: &str| {
+        from_toml(&format!(
+            "name = \"n\"\n[[socket]]\nid = \"s0\"\n{socket}\n[[numa]]\nid = \"n0\"\n\
+             socket = \"s0\"\n{numa}\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n"
+        ))
+    };
+    assert!(parts("", "memory_read_gb_per_s = 9.0").is_ok());
+    let twice = parts("memory_read_gb_per_s = 9.0", "").unwrap_err().to_string();
+    assert!(twice.starts_with("line 3: s0: its memory is that of its NUMA nodes"), "{twice}");
     assert!(root("p2p_write_gb_per_s = -1.0").contains("rc0: p2p_write_gb_per_s of -1"));
     assert!(refused("chip = \"A\"", "chip = \"C\"").contains("vs-a0: unknown device \"C\""));
     let gpu = refused("id = \"gpu0\"\n", "id = \"gpu0\"\nchip = \"A\"\n");

@@ -127,7 +127,10 @@ fn node(topology: &Topology, id: NodeId) -> String {
             t.put_true("acs", n.acs).put_some("slot", n.slot.as_deref());
         }
         Kind::Switch | Kind::Gpu | Kind::Nic => device(&mut t, n),
-        Kind::Socket | Kind::NumaNode => {}
+        Kind::Socket | Kind::NumaNode => {
+            t.put_some("memory_read_gb_per_s", n.memory_read_gb_per_s);
+            t.put_some("memory_write_gb_per_s", n.memory_write_gb_per_s);
+        }
     }
     t.text
 }

@@ -29,6 +29,10 @@ pub use udp::{UdpLink, interface_name};
 use bellpush_wire::roce::{Envelope, Fields};
 use serde::{Deserialize, Serialize};
 
+/// How many packets one counts as that is handed out where it lies ([`Link::recv_in_place`]): who sent them waits for
+/// acknowledgements, which the send side builds, when a quarter of a window is left to it at the latest.
+pub const IN_PLACE: usize = 8;
+
 /// A packet link as one NIC sees it. Not shared: it is owned by one engine.
 ///
 /// `now_ns` is the engine's clock, which never goes back.
@@ -116,7 +120,8 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Hands out at most `most` packets that have arrived, and returns how many.
+    /// Hands out at most `most` packets that have arrived, and returns how many. A link that has looked at so many, and
+    /// has dropped them all, returns 1: there may be more behind them.
     ///
     /// # Errors
     /// As [`Link::send`].
@@ -127,7 +132,8 @@ pub trait Link: Send {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError>;
 
-    /// As [`Link::recv`], with long packets where they lie, if the link can.
+    /// As [`Link::recv`], with long packets where they lie, if the link can. Each of those counts as
+    /// [`IN_PLACE`] of `most`.
     ///
     /// # Errors
     /// As [`Link::send`].

@@ -8,7 +8,8 @@ use crate::link::{LinkCounters, LinkError, Received, Shared, ShmLink, ShmNet};
 const HEAD: usize = MAX_HEADER_BYTES;
 const ADDRESS: [u8; 4] = [127, 0, 0, 1];
 
-/// A link with one packet, whose sender changes its beginning as soon as that was copied out.
+/// A link with one packet, whose sender changes its beginning as soon as that was copied out. It fails on what is built
+/// on it, once that is filled.
 struct Changing {
     memory: View,
     bytes: usize,
@@ -39,8 +40,20 @@ impl Link for Changing {
         true
     }
 
-    fn send(&mut self, _: u64, _: &mut TxBatch) -> Result<usize, LinkError> {
+    fn send(&mut self, _: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        assert!(batch.is_empty(), "what was built on the link is sent there");
         Ok(0)
+    }
+
+    fn build(
+        &mut self,
+        _: IpAddr,
+        _: &Fields,
+        packet: Apart<'_>,
+        fill: &mut dyn FnMut(Room<'_>) -> bool,
+    ) -> Result<Built, LinkError> {
+        assert!(fill(Room::Bytes(&mut vec![0; packet.payload])));
+        Err(LinkError::Port { port: 1 })
     }
 
     fn recv(
@@ -161,6 +174,22 @@ fn send(port: &mut Port, to: IpAddr, psn: u32, bytes: usize) {
     let route = Route { to, fields: Fields::default() };
     let fill = |room: &mut Room<'_>| room.put(0, &vec![psn as u8; bytes]);
     port.send(&route, &Headers::new(bth), bytes, fill).unwrap();
+}
+
+/// A link that fails on a packet that is filled has lost it: it counts as an error, and as no packet.
+#[test]
+fn a_packet_that_is_lost_while_it_is_built_is_not_counted_as_sent() {
+    let memory = HostMem::alloc(64).unwrap();
+    let link = Changing { memory: View::new(&memory, 0, 64).unwrap(), bytes: 64 };
+    let (counters, events): (Arc<Live>, _) = (Arc::default(), Arc::new(Events::new(None, None)));
+    let enabled = Arc::new(AtomicBool::new(true));
+    let mut port = Port::new((Box::new(link), false), enabled, counters.clone(), events, None);
+    port.begin(0);
+    send(&mut port, [127, 0, 0, 2].into(), 1, 1000);
+    port.flush();
+    let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    assert_eq!((of(&counters.tx_packets), of(&counters.tx_bytes)), (0, 0));
+    assert_eq!(of(&counters.link_errors), 1);
 }
 
 #[test]

@@ -8,7 +8,28 @@
 
 use super::super::calendar::{Calendar, Event};
 use super::super::channel::{Class, Ps};
-use super::{Channel, Fabric, NONE};
+use super::{Channel, Fabric, NONE, Tlp};
+
+impl Channel {
+    /// Takes the credits that have come back.
+    fn take_returns(&mut self, now: Ps) {
+        while let Some(&(at, class, units)) = self.returns.front()
+            && at <= now
+        {
+            self.headers_left[class as usize] += 1;
+            self.data_left[class as usize] += units;
+            self.returns.pop_front();
+        }
+    }
+
+    /// Whether the far end has room for a TLP from an input.
+    fn has_room(&self, input: usize, tlp: &Tlp) -> bool {
+        let class = tlp.class as usize;
+        self.headers_left[class] > 0
+            && self.data_left[class] >= tlp.bytes.div_ceil(16)
+            && u32::from(tlp.lines) <= self.pools[input].left
+    }
+}
 
 impl Fabric {
     /// Whether every finite credit has returned or is on its way back.
@@ -67,6 +88,26 @@ impl Fabric {
         }
     }
 
+    /// Has a TLP go at once where nothing else waits for the channel and it has room, or wait.
+    pub(super) fn offer(&mut self, cal: &mut Calendar, channel: u32, input: u32, id: u32) {
+        let c = &mut self.channels[channel as usize];
+        let tlp = &mut self.tlps[id as usize];
+        let mut goes = c.queued == 0 && c.busy_until <= cal.now;
+        if goes {
+            c.take_returns(cal.now);
+            goes = c.has_room(input as usize, tlp);
+        }
+        if !goes {
+            self.enqueue(channel, input, id);
+            self.dispatch(cal, channel);
+            return;
+        }
+        tlp.seq = c.seq;
+        c.seq = c.seq.wrapping_add(1);
+        let tlp = *tlp;
+        self.send(cal, (channel, input as usize), id, tlp);
+    }
+
     pub(super) fn dispatch(&mut self, cal: &mut Calendar, channel: u32) {
         let now = cal.now;
         let c = &mut self.channels[channel as usize];
@@ -78,13 +119,7 @@ impl Fabric {
             self.schedule_wake(cal, channel, at);
             return;
         }
-        while let Some(&(at, class, units)) = c.returns.front()
-            && at <= now
-        {
-            c.headers_left[class as usize] += 1;
-            c.data_left[class as usize] += units;
-            c.returns.pop_front();
-        }
+        c.take_returns(now);
         let Some((input, class)) = self.pick(channel) else {
             let c = &mut self.channels[channel as usize];
             c.blocked = true;
@@ -94,7 +129,6 @@ impl Fabric {
             return;
         };
         let c = &mut self.channels[channel as usize];
-        c.blocked = false;
         let queue = &mut c.inputs[input][class as usize];
         let id = queue.head;
         let tlp = self.tlps[id as usize];
@@ -103,6 +137,14 @@ impl Fabric {
             queue.tail = NONE;
         }
         c.queued -= 1;
+        self.send(cal, (channel, input), id, tlp);
+    }
+
+    /// Puts a TLP on the channel, which has room for it.
+    fn send(&mut self, cal: &mut Calendar, (channel, input): (u32, usize), id: u32, tlp: Tlp) {
+        let (now, class) = (cal.now, tlp.class);
+        let c = &mut self.channels[channel as usize];
+        c.blocked = false;
         c.turn = input as u32 + 1;
         if c.finite {
             c.headers_left[class as usize] -= 1;
@@ -126,7 +168,7 @@ impl Fabric {
         c.carried.wire_bytes += wire;
         c.carried.busy_ps += tx;
         self.hops_done += 1;
-        cal.at(now + tx + c.spec.latency_ps + c.spec.inside_ps, Event::Arrive(id));
+        cal.arrive_at(now + tx + c.spec.latency_ps + c.spec.inside_ps, channel, id);
         if c.queued > 0 || tlp.hop == 0 {
             // The source refills its queue before the channel is free again.
             let at = c.busy_until;
@@ -143,9 +185,9 @@ impl Fabric {
 
     fn pick(&self, channel: u32) -> Option<(usize, Class)> {
         let c = &self.channels[channel as usize];
-        let n = c.inputs.len();
-        for k in 0..n {
-            let i = (c.turn as usize + k) % n;
+        // From the input whose turn it is, once around.
+        let turn = if (c.turn as usize) < c.inputs.len() { c.turn as usize } else { 0 };
+        for i in (turn..c.inputs.len()).chain(0..turn) {
             let queues = &c.inputs[i];
             let head = |class: Class| {
                 let id = queues[class as usize].head;
@@ -155,10 +197,7 @@ impl Fabric {
             let mut best: Option<(u32, Class)> = None;
             for class in [Class::Posted, Class::NonPosted, Class::Completion] {
                 let Some(tlp) = head(class) else { continue };
-                let k = class as usize;
-                let room = c.headers_left[k] > 0
-                    && c.data_left[k] >= tlp.bytes.div_ceil(16)
-                    && u32::from(tlp.lines) <= c.pools[i].left;
+                let room = c.has_room(i, tlp);
                 // Sequence numbers wrap: compare by distance.
                 let behind_posted =
                     posted.is_some_and(|p| (tlp.seq.wrapping_sub(p.seq) as i32) > 0);

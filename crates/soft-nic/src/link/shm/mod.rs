@@ -32,7 +32,8 @@ use self::rest::Bell;
 use self::ring::{Consumer, Ends, Next, Producer, SLOTS};
 use self::table::{PORTS, Port};
 use super::{
-    Apart, Built, Carries, InPlace, Link, LinkCounters, LinkError, Received, Room, TxBatch,
+    Apart, Built, Carries, IN_PLACE, InPlace, Link, LinkCounters, LinkError, Received, Room,
+    TxBatch,
 };
 use bellpush_mem::MemError;
 use bellpush_mem::hidden::Hidden;
@@ -126,7 +127,8 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Hands packets out: whole copies of those that are no longer than `whole`, the others where they lie.
+    /// Hands packets out: whole copies of those that are no longer than `whole`, the others where they lie. Each of
+    /// these counts as [`IN_PLACE`] of `most`.
     fn take(
         &mut self,
         most: usize,
@@ -142,7 +144,8 @@ impl ShmLink {
             let Some(peer) = &mut self.peers[port] else { continue };
             while looked_at < most {
                 let Some(Next { bytes, ends }) = peer.rx.next()? else { break };
-                looked_at += 1;
+                let lies = bytes.is_some_and(|bytes| bytes > whole);
+                looked_at += if lies { IN_PLACE } else { 1 };
                 if peer.known.is_none_or(|(known, _)| known != ends) {
                     let (table, me) = (&self.net.table, &self.me);
                     peer.known = peer.envelope(ends, me, || table.port(port))?;
@@ -157,7 +160,7 @@ impl ShmLink {
                 count += 1;
                 // The length is ours from here on, the bytes are what they are when they are copied.
                 let all = peer.rx.lying(bytes);
-                if bytes <= whole {
+                if !lies {
                     let head = &mut self.packet[..bytes];
                     all.read(head)?;
                     each(&InPlace { envelope, head, shared: None });
@@ -170,9 +173,9 @@ impl ShmLink {
                 peer.rx.pass()?;
             }
             peer.rx.release()?;
-            if looked_at == most {
+            if looked_at >= most {
                 self.turn = (port + 1) % PORTS;
-                break;
+                return Ok(count.max(most.min(1))); // what is dropped hides nobody's
             }
         }
         Ok(count)

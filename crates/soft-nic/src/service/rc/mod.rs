@@ -160,6 +160,7 @@ impl Rc {
             return visit.or_at(at);
         }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        // What is built where the link has it takes no room; but links whose packets join have no such place.
         let alone = port.room() == room;
         if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
     }

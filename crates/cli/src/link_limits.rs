@@ -12,8 +12,10 @@ use bellpush::pcie::sim::Access;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::together::{LOOSE, SHARED};
-
+/// A pair's sum beside that of its flows alone, below which they share a link.
+pub const SHARED: f64 = 0.75;
+/// Spread of a flow, percent, from which on its pair says nothing.
+pub const LOOSE: f64 = 20.0;
 /// Share of what their ports and shared links carry below which all GPUs are held up by the host.
 const HELD_UP: f64 = 0.9;
 /// Most rows of a file: more than those of as many GPUs as a run may have.
@@ -28,10 +30,12 @@ pub struct Row {
     flows: usize,
     /// What it is called.
     row: String,
-    gpu: String,
+    /// The GPU that moves.
+    pub gpu: String,
     /// The GPU at the other end; none: host memory.
-    peer: Option<String>,
-    access: Access,
+    pub peer: Option<String>,
+    /// Whether it stores or loads.
+    pub access: Access,
     /// GB/s.
     measured: f64,
     spread_percent: f64,
@@ -219,7 +223,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const H100: &str = include_str!("../../../../docs/results/link-h100-together.json");
+    const H100: &str = include_str!("../../../docs/results/link-h100-together.json");
 
     /// A set of flows to host memory, each at its rate.
     fn set(rates: &[(u32, f64)], spread: f64) -> Vec<Value> {
