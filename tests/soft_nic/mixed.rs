@@ -3,7 +3,7 @@
 use crate::queue_pairs::{self, Buf, attr, pattern};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{Adversary, AdversaryKind, InProcess, SoftConfig, SoftNic};
-use bellpush::nic::{Access, Nic, QueuePair};
+use bellpush::nic::{Access, QueuePair};
 use bellpush::wire::cqe::Cqe;
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 
