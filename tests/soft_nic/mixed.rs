@@ -1,4 +1,5 @@
-//! A NIC of its own that sends to an adversary's: with the kind `writes` a WRITE has landed before it is acknowledged.
+//! A NIC without an adversary sends to one with it: with the kind `writes` a WRITE has landed before it is
+//! acknowledged.
 
 use crate::queue_pairs::{self, Buf, attr, pattern};
 use bellpush::nic::queue::HostQp;

@@ -1,48 +1,17 @@
 // What is complete is said to be, whatever came after it (docs/device-api.md, the table of statuses).
-#include <string.h>
-#include <bellpush/bellpush.cuh>
+#include "bed.hpp"
 #include "check.hpp"
 
 using P = bp::path<bp::data::push, bp::kick::kernel, bp::share::exclusive>;
 using S = bp::path<bp::data::push, bp::kick::kernel, bp::share::shared>;
-alignas(64) bp_cqe64 cqes[128];
-uint32_t ready[64], dbr[16], cq_dbr[16];
-alignas(64) uint8_t sq[64 * 64], uar[4096], src[256];
-bp_qp_state state;
-bp_status status;
+bed<6, 7> q;
 bp_endpoint ep;
-uint64_t made;
+uint8_t src[256];
 
-void cqe(uint32_t opcode, uint64_t ticket) {
-  uint8_t* c = (uint8_t*)&cqes[made];
-  if (opcode == BP_CQE_REQ_ERR) c[BP_CQE_SYNDROME_OFFSET] = 0x13;
-  c[60] = (uint8_t)(ticket >> 8);
-  c[61] = (uint8_t)ticket;
-  c[63] = (uint8_t)(opcode << 4);
-  made++;
-}
 template <class Path>
 void begin() {
-  ep = {};
-  state = {};
-  status = {};
-  made = 0;
-  for (bp_cqe64& c : cqes) c.op_own = 0xf0;
-  for (uint32_t i = 0; i < 64; i++) ready[i] = i;
-  ep.tag = Path::tag_v;
-  ep.remote_bytes = 1 << 20;
-  ep.qp.sq = (uint64_t)sq;
-  ep.qp.cq = (uint64_t)cqes;
-  ep.qp.dbr = (uint64_t)dbr;
-  ep.qp.cq_dbr = (uint64_t)cq_dbr;
-  ep.qp.uar = (uint64_t)uar;
-  ep.qp.state = (uint64_t)&state;
-  ep.qp.ready = (uint64_t)ready;
-  ep.qp.status = (uint64_t)&status;
-  ep.qp.sq_log = 6;
-  ep.qp.cq_log = 7;
+  ep = q.begin<Path>(0, 8);
   ep.qp.slot_limit = 32;
-  ep.qp.credit_period = 8;
   ep.qp.timeout_ns = 10000000;
 }
 
@@ -54,8 +23,8 @@ void both_cqes_at_once() {
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 128, bp::none, &first) == BP_OK);
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &second) == BP_OK);
   CHECK(first == 3 && second == 4);
-  cqe(0, 0);
-  cqe(BP_CQE_REQ_ERR, 3);
+  q.cqe(0, 0);
+  q.cqe(BP_CQE_REQ_ERR, 3);
   const bp_status_code w = bp::wait<Path>(ep, bp::thread_scope{}, first);
   CHECK(w == BP_OK && bp::wait<Path>(ep, bp::thread_scope{}, first) == BP_OK);
   CHECK(bp::test<Path>(ep, bp::thread_scope{}, first) == BP_OK);
@@ -72,10 +41,10 @@ void done_in_the_middle() {
   for (int i = 0; i < 60; i++)
     CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_OK);
   CHECK(end == 64);
-  cqe(0, 0);
+  q.cqe(0, 0);
   // Room for one block: the first CQE is taken.
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_OK);
-  cqe(BP_CQE_REQ_ERR, 4);
+  q.cqe(BP_CQE_REQ_ERR, 4);
   const bp_status_code w = bp::wait<Path>(ep, bp::thread_scope{}, first);
   // and after the error is known
   const bp_status_code e = bp::wait<Path>(ep, bp::thread_scope{}, end);
@@ -91,7 +60,7 @@ void done_in_the_middle_and_nothing_more() {
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 220, bp::none, &first) == BP_OK);  // 4 blocks
   for (int i = 0; i < 60; i++)
     CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_OK);
-  cqe(0, 0);
+  q.cqe(0, 0);
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_OK);
   const bp_status_code t = bp::test<Path>(ep, bp::thread_scope{}, first),
                        w = bp::wait<Path>(ep, bp::thread_scope{}, first);
@@ -107,7 +76,7 @@ void complete_by_an_error_cqe() {
   uint64_t first = 0, second = 0;
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::unsignalled, &first) == BP_OK);
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &second) == BP_OK);
-  cqe(BP_CQE_REQ_ERR, 1);
+  q.cqe(BP_CQE_REQ_ERR, 1);
   const bp_status_code s = bp::wait<Path>(ep, bp::thread_scope{}, second),
                        w = bp::wait<Path>(ep, bp::thread_scope{}, first);
   CHECK(s == BP_CQE_ERROR && w == BP_OK);
@@ -124,10 +93,10 @@ void ready_word_is_there() {
   ep.qp.credit_period = 1;
   uint64_t first = 0, end = 0;
   CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 220, bp::none, &first) == BP_OK);  // 4 blocks
-  cqe(0, 0);
+  q.cqe(0, 0);
   CHECK(bp::put<Path>(ep, bp::thread_scope{}, 0, src, 64, bp::none, &end) ==
         BP_OK);  // needs one slot: takes that CQE
-  cqe(BP_CQE_REQ_ERR, 4);
+  q.cqe(BP_CQE_REQ_ERR, 4);
   const bp_status_code w = bp::wait<Path>(ep, bp::thread_scope{}, first);
   CHECK(w == BP_OK);
 }

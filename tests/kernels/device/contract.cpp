@@ -1,53 +1,41 @@
 // Random posts, waits and a NIC that executes at random and fails one WQE, past 2^16 and 2^32. After each call: BP_OK
 // for nothing but what is executed; no error and no timeout for what a CQE that is there says is complete; no block
 // is written again before it is executed.
-#include <string.h>
 #include <deque>
 #include <random>
-#include <bellpush/bellpush.cuh>
+
+#include "bed.hpp"
 #include "check.hpp"
-constexpr uint32_t sq_log = 6, blocks = 1 << sq_log, cq_log = 7, qpn = 0x123;
-alignas(64) uint8_t sq[blocks * 64], uar[4096], local[4096];
-alignas(64) bp_cqe64 cqes[1 << cq_log];
-uint32_t ready[blocks], dbr[16], cq_dbr[16];
-bp_qp_state state;
-bp_status status;
+
+bed<6, 7> q;
 std::mt19937_64 dice;
 uint64_t any(uint64_t n) { return dice() % n; }
-uint64_t executed, told, made;
+uint64_t executed, told;
 uint64_t said;     // tickets that success CQEs which are written cover
 uint64_t fail_at;  // ticket
 bool failed;
 uint32_t be(const uint8_t* p) { return (uint32_t)p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3]; }
-void cqe(uint32_t op, uint64_t ticket) {
-  uint8_t* c = (uint8_t*)&cqes[made % (1 << cq_log)];
-  c[60] = (uint8_t)(ticket >> 8);
-  c[61] = (uint8_t)ticket;
-  c[55] = 0x13;
-  c[63] = (uint8_t)(op << 4 | (made >> cq_log & 1));
-  made++;
-}
 void look(uint32_t next) {
   const uint64_t t = executed + (uint16_t)(next - (uint32_t)executed);
-  if ((uint16_t)(next - (uint32_t)executed) <= blocks && t > told) told = t;
+  if ((uint16_t)(next - (uint32_t)executed) <= q.blocks && t > told) told = t;
 }
 void nic() {
-  look(__builtin_bswap32(dbr[BP_DBR_SND]) & 0xffff);
+  look(__builtin_bswap32(q.dbr[BP_DBR_SND]) & 0xffff);
   uint64_t bell;
-  memcpy(&bell, uar + BP_UAR_DOORBELL_OFFSET, 8);
+  memcpy(&bell, q.uar + BP_UAR_DOORBELL_OFFSET, 8);
   if (bell) look(__builtin_bswap32((uint32_t)bell) >> 8 & 0xffff);
   uint64_t most = any(3) == 0 ? any(6) : any(3) == 0 ? 1000 : 0;
   while (executed < told && most--) {
-    const uint8_t* w = sq + executed % blocks * 64;
+    const uint8_t* w = q.sq + executed % q.blocks * 64;
     const uint32_t ds = be(w + 4) & 63, index = be(w) >> 8 & 0xffff;
     CHECK(index == (executed & 0xffff));
     CHECK(ds >= 1 && ds <= 16);
     const uint64_t end = executed + (ds + 3) / 4;
     if (executed >= fail_at && !failed) failed = true, said = executed;
     if (failed) {
-      cqe(BP_CQE_REQ_ERR, executed);
+      q.cqe(BP_CQE_REQ_ERR, executed);
     } else if (w[11] & BP_CTRL_CQ_UPDATE) {
-      cqe(0, executed);
+      q.cqe(0, executed);
       said = end;
     }
     executed = end;
@@ -65,38 +53,10 @@ void check_done(uint64_t end, bool was_said, bp_status_code s) {
 template <class P>
 void round(uint32_t seed, uint64_t begin) {
   dice.seed(seed);
-  memset(sq, 0, sizeof sq);
-  memset(uar, 0, sizeof uar);
-  state = {};
-  status = {};
+  bp_endpoint ep = q.begin<P>(begin, 16);
   executed = told = said = begin;
-  made = 0;
   failed = false;
   fail_at = any(2) ? begin + any(400) : ~0ull;
-  for (bp_cqe64& c : cqes) c.op_own = 0xf1;
-  for (uint32_t i = 0; i < blocks; i++) ready[(begin + i) % blocks] = (uint32_t)(begin + i) - blocks;
-  state.reserved = state.done = state.rung = state.signalled = begin;
-  state.ring = begin << bp::ring_shift;
-  dbr[BP_DBR_SND] = __builtin_bswap32((uint32_t)begin & 0xffff);
-  bp_endpoint ep = {};
-  ep.tag = P::tag_v;
-  ep.local_va = (uint64_t)local;
-  ep.local_bytes = sizeof local;
-  ep.remote_bytes = 1 << 20;
-  ep.qp.sq = (uint64_t)sq;
-  ep.qp.cq = (uint64_t)cqes;
-  ep.qp.dbr = (uint64_t)dbr;
-  ep.qp.cq_dbr = (uint64_t)cq_dbr;
-  ep.qp.uar = (uint64_t)uar;
-  ep.qp.state = (uint64_t)&state;
-  ep.qp.ready = (uint64_t)ready;
-  ep.qp.status = (uint64_t)&status;
-  ep.qp.sq_log = sq_log;
-  ep.qp.cq_log = cq_log;
-  ep.qp.slot_limit = blocks;
-  ep.qp.credit_period = 16;
-  ep.qp.qpn = qpn;
-  ep.qp.timeout_ns = 1000000000;
   const bp_endpoint now = bp::within(ep, 0);
   std::deque<uint64_t> ends;
   const bp::thread_scope me;
@@ -104,18 +64,18 @@ void round(uint32_t seed, uint64_t begin) {
     const uint32_t flags = (uint32_t)any(4);
     uint64_t end = 0;
     bp_status_code s = BP_INVALID;
-    const uint64_t before = state.reserved;
+    const uint64_t before = q.state.reserved;
     switch (any(8)) {
       case 0:
       case 1:
       case 2:
-        s = bp::put_inline<P>(now, me, 0, local, 1 + any(220), flags, &end);
+        s = bp::put_inline<P>(now, me, 0, q.local, 1 + any(220), flags, &end);
         break;
       case 3:
-        s = bp::put<P>(now, me, 0, local, 64, flags, &end);
+        s = bp::put<P>(now, me, 0, q.local, 64, flags, &end);
         break;
       case 4:
-        s = bp::put_strided<P>(now, me, 1 + any(20), 0, 64, local, 32, 32, flags, &end);
+        s = bp::put_strided<P>(now, me, 1 + any(20), 0, 64, q.local, 32, 32, flags, &end);
         break;
       case 5:
         bp::ring<P>(now, me);
@@ -127,13 +87,13 @@ void round(uint32_t seed, uint64_t begin) {
         const uint64_t was = said;
         const uint64_t done = bp::completed<P>(now, me);
         CHECK(done <= executed && done <= (failed ? said : executed));
-        if (done < was && made == state.cq_ci) n_wrong++;
+        if (done < was && q.made == q.state.cq_ci) n_wrong++;
         break;
       }
     }
     if (s == BP_OK) ends.push_back(end);
-    CHECK(s == BP_OK || s == BP_INVALID || state.reserved == before || P::data_v == bp::data::pull);
-    CHECK(executed <= state.reserved && state.reserved <= executed + blocks);
+    CHECK(s == BP_OK || s == BP_INVALID || q.state.reserved == before || P::data_v == bp::data::pull);
+    CHECK(executed <= q.state.reserved && q.state.reserved <= executed + q.blocks);
     nic();
     while (ends.size() > 40) ends.pop_front();
     if (!ends.empty() && any(2)) {
@@ -141,7 +101,7 @@ void round(uint32_t seed, uint64_t begin) {
       const bool was = said >= e;
       if (any(2))
         check_done(e, was, bp::test<P>(now, me, e));
-      else if (state.signalled >= e)
+      else if (q.state.signalled >= e)
         check_done(e, was, bp::wait<P>(now, me, e));
     }
     if (failed && any(20) == 0) break;

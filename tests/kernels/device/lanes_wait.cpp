@@ -19,30 +19,19 @@ uint64_t seen_look(const uint64_t* p) {
 uint32_t seen_look(const uint32_t* p) { return ld_relaxed_sys(p); }
 }  // namespace bp
 #define ld_relaxed_sys seen_look
-#include <bellpush/bellpush.cuh>
+#include "bed.hpp"
 using P = bp::path<bp::data::pull, bp::kick::kernel, bp::share::exclusive>;
-alignas(64) bp_cqe64 cqes[128];
-uint32_t ready[64], dbr[16], cq_dbr[16];
-alignas(64) uint8_t sq[4096], uar[4096], local[4096];
-bp_qp_state state;
-bp_status status;
+bed<6, 7> q;
 std::atomic<int> leader_looked, written;
 bool armed;
-void cqe(uint32_t i, uint32_t opcode, uint64_t ticket) {
-  uint8_t* c = (uint8_t*)&cqes[i];
-  if (opcode == BP_CQE_REQ_ERR) c[BP_CQE_SYNDROME_OFFSET] = 0x13;
-  c[60] = (uint8_t)(ticket >> 8);
-  c[61] = (uint8_t)ticket;
-  __atomic_store_n(&c[63], (uint8_t)(opcode << 4), __ATOMIC_RELEASE);
-}
 namespace bp {
 void at_look() {
   if (!armed) return;
   while (leader_looked == 0) bp_host_yield();
   int none = 0;
   if (written.compare_exchange_strong(none, 1)) {
-    cqe(0, 0, 0);
-    cqe(1, BP_CQE_REQ_ERR, 1);
+    q.cqe(0, 0);
+    q.cqe(BP_CQE_REQ_ERR, 1);
     written = 2;
   }
   while (written != 2) bp_host_yield();
@@ -61,27 +50,10 @@ size_t kernel(const void* a) noexcept {
   return sizeof(wait_args);
 }
 int main() {
-  bp_endpoint ep = {};
-  for (bp_cqe64& c : cqes) c.op_own = 0xf0;
-  for (uint32_t i = 0; i < 64; i++) ready[i] = i;
-  ep.tag = P::tag_v;
-  ep.remote_bytes = 1 << 20;
-  ep.local_va = (uint64_t)local;
-  ep.local_bytes = sizeof local;
-  ep.qp.sq = (uint64_t)sq;
-  ep.qp.cq = (uint64_t)cqes;
-  ep.qp.dbr = (uint64_t)dbr;
-  ep.qp.uar = (uint64_t)uar;
-  ep.qp.cq_dbr = (uint64_t)cq_dbr;
-  ep.qp.state = (uint64_t)&state;
-  ep.qp.ready = (uint64_t)ready;
-  ep.qp.status = (uint64_t)&status;
-  ep.qp.sq_log = 6;
-  ep.qp.cq_log = 7;
-  ep.qp.credit_period = 8;
+  bp_endpoint ep = q.begin<P>(0, 8);
   ep.qp.timeout_ns = 100000000;
-  CHECK(bp::put<P>(ep, bp::thread_scope{}, 0, local, 64) == BP_OK);
-  CHECK(bp::put<P>(ep, bp::thread_scope{}, 0, local, 64) == BP_OK);
+  CHECK(bp::put<P>(ep, bp::thread_scope{}, 0, q.local, 64) == BP_OK);
+  CHECK(bp::put<P>(ep, bp::thread_scope{}, 0, q.local, 64) == BP_OK);
   armed = true;
   leader_looked = 0;
   uint32_t waited = 99;
@@ -96,5 +68,5 @@ int main() {
   armed = false;
   const bp_status_code first = bp::wait<P>(ep, bp::thread_scope{}, 1);
   CHECK(first == BP_OK);
-  CHECK(waited != BP_TIMEOUT || state.error == BP_OK);  // "BP_TIMEOUT always means that the queue pair goes on"
+  CHECK(waited != BP_TIMEOUT || q.state.error == BP_OK);  // "BP_TIMEOUT always means that the queue pair goes on"
 }

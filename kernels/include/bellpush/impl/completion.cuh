@@ -160,13 +160,14 @@ BP_DEV found take_tail(const bp_qp& qp, cq_cursor* c, uint64_t tail) {
 }
 
 // CQEs that one look covers where several are to come. A look is a trip to the CQ's memory: 1 us where that is the
-// host's, and 1.3 to 2.4 behind a stream of stores to it (H200, docs/results/long-messages.md). The WQEs of a whole window have four to eight CQEs.
+// host's, and 1.3 to 2.4 behind a stream of stores to it (H200, docs/results/long-messages.md). The WQEs of a whole
+// window have four to eight CQEs.
 constexpr uint32_t looks = 4;
 // Tickets that one message may well have with one CQE.
 constexpr uint32_t single_cqe_tickets = 2;
 
-// Polls the CQ once and takes the CQEs that are there, up to the target and to an error CQE;
-// fail_by_cqe() handles that, after the progress before it has been recorded.
+// Polls the CQ once and takes the CQEs that are there, up to the target and to an error CQE; fail_by_cqe() handles that,
+// after the progress before it has been recorded.
 template <class P>
 BP_DEV found take_cqes(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;

@@ -76,8 +76,8 @@ BP_DEV uint32_t asks(const bp_qp& qp, uint64_t after, uint64_t last, uint32_t fl
 template <class P, class Scope>
 inline constexpr bool asks_behind = is_thread_scope<Scope> && !P::inband;
 
-// Has those of the WQEs from `first` to `last`, of one block each, ask for a CQE of which asks() says it. By the thread
-// that stored them, before they are marked ready or rung for.
+// Sets the completion bits that asks() gives, of the WQEs from `first` to `last`, of one block each. By the thread that
+// stored them, before they are marked ready or rung for: nobody reads a WQE sooner.
 BP_DEV void ask_behind(const bp_qp& qp, uint64_t first, uint64_t last, uint32_t flags) {
   const auto ask = [&](uint64_t after) {
     st_weak(&sq_unit(qp, after - 1, 0)->w[2], (uint32_t)BP_CTRL_CQ_UPDATE << 24);
