@@ -269,7 +269,9 @@ fn scripts_are_safe() {
 /// Marks of direction turn a reader's line around.
 #[test]
 fn others_text_turns_no_line_around() {
-    let dir = machine("ib-switches", &["rdma mlx5_0 fw=28\u{202e}\u{2066}evil\u{200b} board=X"]);
+    let own = "rdma mlx5_0 fw=28\u{202e}\u{2066}evil\u{200b} board=X";
+    // A name of the placement, too.
+    let dir = machine("ib-switches", &[own, "rdma a\u{202e} at=0000:9a:00.0"]);
     for args in [&[][..], &["--json"], &["--fix"]] {
         let text = on(dir.path(), args).1;
         assert!(!text.contains(['\u{202e}', '\u{2066}', '\u{200b}']), "{text:?}");
