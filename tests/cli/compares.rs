@@ -164,3 +164,140 @@ fn what_cannot_be_compared_is_one_line() {
     }
     assert_eq!(std::fs::read(&kept).unwrap().first(), Some(&b'{'), "it is as it was");
 }
+
+/// Of which nothing arrived has neither a latency nor a rate, on one side or on both.
+#[test]
+fn what_was_not_verified_fails_though_nothing_was_measured() {
+    let changed = Changed { dir: tempfile::tempdir().unwrap() };
+    let nothing = |rows: &mut Vec<Value>, rate: Value| {
+        for field in ["latency_ns_p50", "latency_ns_p99"] {
+            rows[0][field] = Value::Null;
+        }
+        (rows[0]["bandwidth_gb_s"], rows[0]["verified"]) = (rate, json!(false));
+    };
+    for rate in [json!(0.0), Value::Null] {
+        let name = |side: &str| format!("{side}{rate}");
+        let before = changed.three(&name("before"), |rows| nothing(rows, rate.clone()));
+        let after = changed.three(&name("after"), |rows| nothing(rows, rate.clone()));
+        let output = compare(&[&before, &after, "--fail-above", "5", "--brief"]);
+        assert_eq!(output.status.code(), Some(1), "{rate}: {}", text(&output));
+        assert!(text(&output).contains("NOT VERIFIED: "), "{rate}: {}", text(&output));
+        // A row that the other side does not have.
+        let without = changed.three(&name("without"), |rows| drop(rows.remove(0)));
+        let output = compare(&[&without, &after, "--fail-above", "5", "--brief"]);
+        assert_eq!(output.status.code(), Some(1), "{rate}: {}", text(&output));
+    }
+}
+
+/// Results whose fields have other meanings, and those that have nothing to compare.
+#[test]
+fn results_of_other_commands_are_refused() {
+    let changed = Changed { dir: tempfile::tempdir().unwrap() };
+    let links = [result("link-h200.json"), result("link-h100.json")];
+    let own = changed.dir.path().join("compared").display().to_string();
+    assert!(compare(&[&links[0], &links[1], "--json", &own]).status.success());
+    for command in [json!("tlp"), json!("compare"), json!(7)] {
+        let other =
+            changed.file("other", "h200.json", |json| json["meta"]["command"] = command.clone());
+        for file in [&other, &own] {
+            let output = compare(&[file, file]);
+            assert_eq!(output.status.code(), Some(2), "{command}: {}", text(&output));
+            assert_eq!(text(&output).lines().count(), 1, "{command}: {}", text(&output));
+        }
+    }
+    let shares = changed.file("shares", "h200.json", |json| {
+        json["meta"]["command"] = json!("sim --sensitivity");
+        json["results"] = json!([{ "push": "push/kernel", "bytes": 8, "base": 1.5 }]);
+    });
+    let output = compare(&[&shares, &shares]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output).contains("no value of which more or less is better"),
+        "{}",
+        text(&output)
+    );
+}
+
+/// A row of a model is the same though what was known of it changed, and however it was written; and a model that was
+/// asked otherwise is told of.
+#[test]
+fn what_a_model_says_is_compared_row_by_row() {
+    let changed = Changed { dir: tempfile::tempdir().unwrap() };
+    let file = |name: &str, command: &str, seed: u64, row: Value| {
+        changed.file(name, "h200.json", |json| {
+            json["meta"] = json!({ "command": command, "source": "model", "seed": seed,
+                "in_flight": 8, "set": [] });
+            json["results"] = json!([row]);
+        })
+    };
+    let validated = |name: &str, kind: &str, first: Value| {
+        let row = json!({ "table": "t", "row": "r", "measured": 10.0, "model": 8.0,
+            "kind": kind, "first_asked": first, "published": true, "note": "" });
+        file(name, "sim", 1, row)
+    };
+    let scaled = |name: &str, us: f64| {
+        let row = json!({ "path": "pull", "gpus": 16, "bytes": 8, "algorithm": "Ring", "all_reduce_us": us });
+        file(name, "sim --scale", 1, row)
+    };
+    let asked = |name: &str, seed: u64, ratio: Value| {
+        let row = json!({ "path": "pull", "bytes": 8, "completed_ns": 9.0, "time_ratio": ratio,
+            "rate_ratio": ratio });
+        file(name, "sim --what", seed, row)
+    };
+    let [before, after] =
+        [validated("a", "predicted", json!(null)), validated("b", "known before", json!(9))];
+    let output = compare(&[&before, &after, "--fail-above", "0"]);
+    assert!(output.status.success() && text(&output).contains(" 1 the same"), "{}", text(&output));
+    let output = compare(&[&scaled("c", 5.0), &scaled("d", 6.0), "--fail-above", "5"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let output = compare(&[&asked("e", 1, json!(1)), &asked("f", 2, json!(1.0))]);
+    let told = text(&output);
+    assert!(output.status.success() && told.contains(" 1 the same"), "{told}");
+    assert!(told.contains("asked otherwise: seed 1, in_flight 8, set []; seed 2, "), "{told}");
+}
+
+/// Numbers and names that no machine gives: results come from others.
+#[test]
+fn odd_numbers_and_names_stay_in_their_place() {
+    let changed = Changed { dir: tempfile::tempdir().unwrap() };
+    let huge = |name: &str, ns: f64| {
+        changed.file(name, "h200.json", |json| {
+            let row = |n: u64| json!({ "data": "tcp", "latency_ns_p50": ns, "messages": n });
+            json["results"] = json!((0..4).map(row).collect::<Vec<_>>());
+        })
+    };
+    let output = compare(&[&huge("a", 1.5e308), &huge("b", 1.7e308), "--fail-above", "1"]);
+    let told = text(&output);
+    assert!(output.status.code() == Some(1) && told.contains("13.3 % worse"), "{told}");
+    assert!(told.lines().all(|line| line.len() < 120), "{told}");
+    let tiny = text(&compare(&[&huge("c", 2.5e-5), &huge("d", 2e-5)]));
+    assert!(tiny.contains("2.500e-5") && tiny.contains("2.000e-5"), "{tiny}");
+    let named = changed.file("named", "link-h200.json", |json| {
+        json["results"] = json!([{ "row": "=cmd|' /C calc'!A0</text>\u{fffe}\u{1b}", "unit": "ns",
+            "median": 5.0, "min": 4.0, "max": 6.0 }]);
+    });
+    let csv = text(&compare(&[&named, &named, "--csv", "-"]));
+    assert!(csv.lines().nth(1).unwrap().starts_with("'=cmd|"), "{csv}");
+    let svg = text(&compare(&[&named, &named, "--svg", "-"]));
+    assert!(!svg.contains(['\u{fffe}', '\u{1b}']) && !svg.contains("A0</text>"), "{svg}");
+}
+
+/// Whatever a file is called, it holds one result.
+#[test]
+fn one_file_holds_one_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = result("link-h200.json");
+    std::os::unix::fs::symlink("there", dir.path().join("link")).unwrap();
+    std::fs::write(dir.path().join("there"), "as it was").unwrap();
+    for (csv, json) in [("new", "./new"), ("there", "link")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        command.current_dir(dir.path()).args(["compare", &own, &own, "--csv", csv, "--json", json]);
+        let output = command.output().unwrap();
+        let told = text(&output);
+        assert!(
+            output.status.code() == Some(2) && told.contains("one result fits"),
+            "{csv}: {told}"
+        );
+    }
+    assert_eq!(std::fs::read(dir.path().join("there")).unwrap(), b"as it was");
+}

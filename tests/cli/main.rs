@@ -44,6 +44,7 @@ mod compares;
 mod decode;
 mod diagnoses;
 mod documented;
+mod environment;
 mod examples;
 mod front_door;
 mod pages;

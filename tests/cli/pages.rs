@@ -143,7 +143,11 @@ fn pages_fit_desks_phones_dark_screens_and_paper() {
     let text = |name: &str| at(name).display().to_string();
     let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/h200.json");
     bellpush(&["show", saved, "--report", &text("once")]);
-    bellpush(&["show", saved, saved, "--report", &text("repeated")]);
+    // As a second run of it: the same result twice is no repetition.
+    let again =
+        fs::read_to_string(saved).unwrap().replace("\"messages\": 4000", "\"messages\": 4001");
+    fs::write(at("again.json"), again).unwrap();
+    bellpush(&["show", saved, &text("again.json"), "--report", &text("repeated")]);
     bellpush(&["sim", "--report", &text("sim.html")]);
     bellpush(&["topo", "dgx-h100", "--load", "all-reduce", "--html", &text("topo.html")]);
     bellpush(&["topo", "epyc-2s", "--html", &text("bare.html")]);

@@ -179,3 +179,101 @@ fn a_closed_pipe_is_no_error() {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0));
 }
+
+/// A result twice is no repetition, and one that is shown beside others is not written over.
+#[test]
+fn results_stay_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report").display().to_string();
+    let file = saved(dir.path(), &results());
+    let own = format!("{report}/results.json");
+    for _ in 0..2 {
+        assert_eq!(bellpush(&["show", &file, "--report", &report]).status.code(), Some(0));
+        assert_eq!(bellpush(&["show", &own, "--report", &report]).status.code(), Some(0));
+    }
+    assert!(refused(&["show", &file, &own]).contains("the same result a second time"));
+    let mut other = results();
+    other.results[0].latency_ns_p50 = Some(2600.0);
+    let other = saved(dir.path(), &other);
+    let told = refused(&["show", &other, &own, "--report", &report]);
+    assert!(told.contains("one of the files to show"), "{told}");
+    assert_eq!(Results::parse(&fs::read(&own).unwrap()).unwrap(), results());
+    assert_eq!(bellpush(&["show", &other, &own]).status.code(), Some(0));
+}
+
+/// What has no end is refused before memory is full.
+#[test]
+fn a_file_without_end_is_refused() {
+    let told = refused(&["show", "/dev/zero"]);
+    assert!(told.contains("cannot read /dev/zero: more than "), "{told}");
+}
+
+/// Of an even number of runs a plot has what the table has: the mean of the middle two.
+#[test]
+fn a_plot_has_the_median_of_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut all = results();
+    all.results.truncate(1);
+    all.results.push(Row { latency_ns_p50: Some(7500.0), ..all.results[0].clone() });
+    let report = dir.path().join("report").display().to_string();
+    let table = bellpush(&["show", &saved(dir.path(), &all), "--report", &report]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("5.00 µs"), "{table:?}");
+    let svg = fs::read_to_string(format!("{report}/latency.svg")).unwrap();
+    let points = |lines: &str| -> Vec<Vec<f64>> {
+        let points = lines.split("points=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+        points
+            .map(|p| p.split(' ').filter_map(|at| at.split_once(',')?.1.parse().ok()).collect())
+            .collect()
+    };
+    let own: Vec<Vec<f64>> = points(&svg)
+        .into_iter()
+        .zip(svg.lines().filter(|line| line.contains("points=\"")))
+        .filter(|(_, line)| line.contains("<polyline") && line.contains("#0072B2"))
+        .map(|(points, _)| points)
+        .collect();
+    // The line is a point, and its bar goes from one run to the other: 5 µs is nearer to 7.5 than to 2.5 in decades.
+    let point = own.iter().find(|points| points.len() == 1).unwrap()[0];
+    let bar = own.iter().find(|points| points.len() == 2 && points[0] != points[1]).unwrap();
+    let (low, high) = (bar[0].max(bar[1]), bar[0].min(bar[1]));
+    let share = (low - point) / (low - high);
+    assert!((share - 2f64.ln() / 3f64.ln()).abs() < 0.02, "{share}");
+}
+
+const TRACE: &str = r#"{"displayTimeUnit":"ns","traceEvents":[],"otherData":{
+    "format":"bellpush-trace 1","clock":"","queues":[],"cqs":[],
+    "programs":[{"pid":1,"name":"a\u202eb\u001bc\u200b"}]}}"#;
+
+/// A merged trace has the name that a trace has by default, and the first is no place for it.
+#[test]
+fn a_trace_that_is_merged_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["trace.json", "other.json"] {
+        fs::write(dir.path().join(name), TRACE).unwrap();
+    }
+    std::os::unix::fs::symlink("other.json", dir.path().join("link")).unwrap();
+    let merge = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        command.current_dir(dir.path()).args(["trace", "--merge", "trace.json", "other.json"]);
+        command.args(more).output().unwrap()
+    };
+    for more in [&[][..], &["-o", "./other.json"], &["-o", "link"]] {
+        let output = merge(more);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {told}");
+        assert!(told.contains("one of the traces to merge") && told.lines().count() == 1, "{told}");
+    }
+    for name in ["trace.json", "other.json"] {
+        assert_eq!(fs::read_to_string(dir.path().join(name)).unwrap(), TRACE, "{name}");
+    }
+    assert!(merge(&["-o", "both.json"]).status.success());
+}
+
+#[test]
+fn a_trace_does_not_turn_its_explanation_around() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.json");
+    fs::write(&path, TRACE).unwrap();
+    let output = bellpush(&["trace", "--explain", path.to_str().unwrap()]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(told, "a\u{fffd}b\u{fffd}c\u{fffd}: not closed\n");
+}

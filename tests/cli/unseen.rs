@@ -269,7 +269,9 @@ fn scripts_are_safe() {
 /// Marks of direction turn a reader's line around.
 #[test]
 fn others_text_turns_no_line_around() {
-    let dir = machine("ib-switches", &["rdma mlx5_0 fw=28\u{202e}\u{2066}evil\u{200b} board=X"]);
+    let own = "rdma mlx5_0 fw=28\u{202e}\u{2066}evil\u{200b} board=X";
+    // A name of the placement, too.
+    let dir = machine("ib-switches", &[own, "rdma a\u{202e} at=0000:9a:00.0"]);
     for args in [&[][..], &["--json"], &["--fix"]] {
         let text = on(dir.path(), args).1;
         assert!(!text.contains(['\u{202e}', '\u{2066}', '\u{200b}']), "{text:?}");
@@ -396,4 +398,50 @@ fn what_is_fine_was_seen_whole() {
         let is_it = |f: &&[String; 4]| f[1] == severity && f[3].contains(found);
         assert!(own.len() == 1 && is_it(&own[0]), "{name} {more:?}: {own:?}");
     }
+}
+
+/// Domains of some devices say nothing of the others', nor a virtual machine of its host's.
+#[test]
+fn an_iommu_is_seen_of_every_device() {
+    let quiet = "cmdline quiet";
+    let none = ["drop sys/kernel/iommu_groups/1", "drop sys/kernel/iommu_groups/2", quiet];
+    let guest = "file proc/cpuinfo = model~name~:~Xeon|flags~:~fpu~hypervisor";
+    let hidden = "drop sys/kernel/iommu_groups/20";
+    let cases: [(&[&str], bool, &str, &str); 6] = [
+        (&[quiet], false, "fine", "domains of type identity"),
+        (
+            &[quiet, hidden],
+            false,
+            "unseen",
+            "identity of 3 of 4 GPUs and NICs; not shown is that of mlx5_1",
+        ),
+        (&[quiet, "drop sys/kernel/iommu_groups/11"], false, "unseen", "that of GPU0 0000:19:00.0"),
+        (&[hidden], false, "fine", "domains of type identity"),
+        (&none, true, "fine", "no IOMMU in use"),
+        (&[none[0], none[1], guest], true, "unseen", "has no IOMMU; its host's"),
+    ];
+    for (more, has_folder, severity, found) in cases {
+        let dir = machine("ib-switches", more);
+        if has_folder {
+            fs::create_dir_all(dir.path().join("sys/kernel/iommu_groups")).unwrap();
+        }
+        let all = findings_of(dir.path()).unwrap();
+        let own: Vec<_> = all.iter().filter(|f| f[0] == "iommu").collect();
+        assert!(own.len() == 1 && own[0][1] == severity, "{more:?}: {own:?}");
+        assert!(own[0][3].contains(found), "{more:?}: {own:?}");
+    }
+}
+
+/// Some platforms mount the driver's libraries in a folder of their own.
+#[test]
+fn the_driver_is_found_where_it_is_mounted() {
+    let lib = "file usr/lib64";
+    let verbs = [format!("{lib}/libibverbs.so.1 = -"), format!("{lib}/libmlx5.so.1 = -")];
+    let cuda = "file usr/local/nvidia/lib64/libcuda.so.1 = -".to_owned();
+    let lost = |more: &[String]| {
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        wrong(machine("ib-switches", &more).path()).into_iter().any(|f| f[0] == "program")
+    };
+    assert!(lost(&verbs));
+    assert!(!lost(&[&verbs[..], &[cuda]].concat()));
 }

@@ -91,14 +91,28 @@ fn one_line(text: &str) -> CliError {
 
 /// Reads a whole file, or stdin for `-`.
 pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    if path.as_os_str() == "-" {
+    read_at_most(path, u64::MAX)
+}
+
+/// The same of so many bytes at most: what has no end is refused before memory is full.
+pub fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
+    let whole = |from: &mut dyn Read| {
         let mut bytes = Vec::new();
-        return match io::stdin().lock().read_to_end(&mut bytes) {
-            Ok(_) => Ok(bytes),
-            Err(e) => Err(CliError::new(format!("cannot read stdin: {e}"), "name a file instead")),
-        };
+        from.take(most.saturating_add(1)).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let is_stdin = path.as_os_str() == "-";
+    let read = match is_stdin {
+        true => whole(&mut io::stdin().lock()),
+        false => fs::File::open(path).and_then(|mut file| whole(&mut file)),
+    };
+    if read.as_ref().is_ok_and(|bytes| bytes.len() as u64 > most) {
+        let what = format!("cannot read {}: more than {most} bytes", path.display());
+        return Err(CliError::new(what, "name a file that is a result"));
     }
-    fs::read(path).map_err(|e| {
+    read.map_err(|e| {
+        if is_stdin {
+            return CliError::new(format!("cannot read stdin: {e}"), "name a file instead");
+        }
         let remedy = match e.kind() {
             io::ErrorKind::NotFound => "check the name",
             io::ErrorKind::IsADirectory => "name a file in it",

@@ -22,8 +22,12 @@ pub struct ShowArgs {
     report: Option<PathBuf>,
 }
 
+/// Longest result that is read: that of a hundred thousand rows is half as long.
+const MAX_BYTES: u64 = 256 << 20;
+
 fn read(file: &Path) -> Result<Results, CliError> {
-    Results::parse(&cli::read(file)?).map_err(|e| {
+    let bytes = cli::read_at_most(file, MAX_BYTES)?;
+    Results::parse(&bytes).map_err(|e| {
         let remedy = match e {
             ReportError::Row { .. } => "repair that row, or measure again",
             _ => "make one with 'bellpush bench --json FILE'",
@@ -32,12 +36,32 @@ fn read(file: &Path) -> Result<Results, CliError> {
     })
 }
 
+/// Refuses to put several results in the place of one of them. Of one result alone a report is made anew.
+fn keep_inputs(args: &ShowArgs) -> Result<(), CliError> {
+    let saved = args.report.as_ref().and_then(|dir| dir.join("results.json").canonicalize().ok());
+    let own = |file: &&PathBuf| saved.is_some() && file.canonicalize().ok() == saved;
+    match args.files.iter().find(own).filter(|_| args.files.len() > 1) {
+        Some(file) => {
+            let what = format!("--report: {} is one of the files to show", file.display());
+            Err(CliError::new(what, "name another directory"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &ShowArgs) -> Result<ExitCode, CliError> {
     let (first, others) = args.files.split_first().expect("clap wants one");
     let mut all = read(first)?;
+    keep_inputs(args)?;
+    let mut known = vec![all.results.clone()];
     for file in others {
         let other = read(file)?;
+        if known.contains(&other.results) {
+            let what = format!("{}: the same result a second time", file.display());
+            return Err(CliError::new(what, "it is no repetition: leave it out"));
+        }
+        known.push(other.results.clone());
         if let Some(what) = all.add(other) {
             let what = format!("{} and {}: not the same {what}", first.display(), file.display());
             return Err(CliError::new(what, "see 'bellpush compare --help'"));

@@ -1,5 +1,6 @@
 //! Sizes, CSV output and destinations of the model's commands.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,10 +13,15 @@ use crate::cli::{self, CliError};
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(s) if s.contains([',', '"', '\n', '\r']) => {
-            format!("\"{}\"", s.replace('"', "\"\""))
+        Value::String(s) => {
+            // A spreadsheet takes such a text for a formula; names are the file's, and the file is somebody's.
+            let is_formula = s.len() > 1 && s.starts_with(['=', '+', '-', '@']);
+            let s = if is_formula { format!("'{s}") } else { s.clone() };
+            match s.contains([',', '"', '\n', '\r']) {
+                true => format!("\"{}\"", s.replace('"', "\"\"")),
+                false => s,
+            }
         }
-        Value::String(s) => s.clone(),
         Value::Array(_) | Value::Object(_) => {
             format!("\"{}\"", value.to_string().replace('"', "\"\""))
         }
@@ -23,10 +29,16 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// One line per row, after a line with the first row's keys.
+/// One line per row, after a line with the keys of all rows: a warning among rates has keys of its own.
 pub fn to_csv(results: &[Value]) -> String {
-    let Some(Value::Object(first)) = results.first() else { return String::new() };
-    to_csv_of(&first.keys().map(String::as_str).collect::<Vec<_>>(), results)
+    let mut columns: Vec<&str> = Vec::new();
+    let mut known = BTreeSet::new();
+    for key in results.iter().filter_map(Value::as_object).flat_map(|row| row.keys()) {
+        if known.insert(key) {
+            columns.push(key);
+        }
+    }
+    if columns.is_empty() { String::new() } else { to_csv_of(&columns, results) }
 }
 
 /// The same of these columns.
@@ -111,12 +123,26 @@ fn is_stdout(path: Option<&PathBuf>) -> bool {
     path.is_some_and(|path| path.as_os_str() == "-")
 }
 
+/// Whether two places are one file, by whatever names.
+fn is_one(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| {
+        let there = path.canonicalize().ok();
+        there.or_else(|| {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
+        })
+    };
+    a == b || real(a).is_some_and(|a| real(b) == Some(a))
+}
+
 /// Refuses two results on standard output or in one file, and destinations that cannot be written.
 /// Returns whether standard output is taken.
 pub fn check_places(places: &[(&str, &Option<PathBuf>)]) -> Result<bool, CliError> {
     let mut taken: Vec<&str> = Vec::new();
     for (n, (name, place)) in places.iter().enumerate() {
-        let other = places[..n].iter().find(|(_, other)| place.is_some() && other == place);
+        let other = places[..n].iter().find(|(_, other)| {
+            other.as_ref().zip(place.as_ref()).is_some_and(|(a, b)| is_one(a, b))
+        });
         if let Some((first, path)) = other.filter(|_| !is_stdout(place.as_ref())) {
             let path = path.as_ref().map_or(String::new(), |path| path.display().to_string());
             return Err(CliError::new(
@@ -167,5 +193,7 @@ mod tests {
         }
         assert_eq!(cell(&"a \"b\"".into()), "\"a \"\"b\"\"\"");
         assert_eq!(cell(&Value::Null), "");
+        assert_eq!(cell(&"=1+1, so".into()), "\"'=1+1, so\"", "no formula");
+        assert_eq!(cell(&serde_json::json!(-1.5)), "-1.5", "a number is one");
     }
 }

@@ -100,6 +100,14 @@ fn sim_flows_share_links_and_warn_of_collapses() {
         let error = sim(&[&dgx[..4], &["--message", bytes]].concat()).unwrap_err();
         assert!(error.contains(said), "{bytes}: {error}");
     }
+    // A table of rates alone would not tell.
+    let flows = ["--topology", root, "--flows", "gpu0>gpu2,gpu1>gpu6", "--csv", "-"];
+    let csv = sim(&flows).unwrap();
+    assert!(csv.contains("collapse to 2.7 GB/s"), "{csv}");
+    assert!(
+        csv.lines().next().unwrap().contains("warning") && csv.contains("nearest_limits"),
+        "{csv}"
+    );
     let reads = run("gpu2<gpu0,gpu6<gpu1").unwrap();
     assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));

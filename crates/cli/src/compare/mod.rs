@@ -74,6 +74,12 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
         let what = format!("{} beside {}: not the same measurement", before.command, after.command);
         return Err(CliError::new(what, see));
     }
+    let is_empty = |side: &Read| side.rows.has_rows() && side.rows.has_no_measure();
+    if is_empty(&before) || is_empty(&after) {
+        let what =
+            format!("rows of {} have no value of which more or less is better", before.command);
+        return Err(CliError::new(what, see));
+    }
     let all = Comparison::new(before, after);
     if all.rows.is_empty() && all.unverified.is_empty() {
         return Err(CliError::new("the files have no row in common", see));
@@ -146,12 +152,15 @@ struct Read {
     exact: bool,
     /// Whether its results are of several machines.
     mixed: bool,
+    /// How a model was asked for its values, of each result that is one's.
+    asked: BTreeSet<String>,
     rows: Side,
 }
 
 fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
     let (command, machine, rows) = (String::new(), String::new(), Side::default());
-    let mut side = Read { command, machine, exact: true, mixed: false, rows };
+    let asked = BTreeSet::new();
+    let mut side = Read { command, machine, exact: true, mixed: false, asked, rows };
     let mut known: Vec<Value> = Vec::new();
     for (i, path) in paths.iter().enumerate() {
         let bad = |what: String| {
@@ -167,13 +176,16 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
             return Err(bad("the same result a second time is no repetition".into()));
         }
         let meta = &json["meta"];
-        // A result of `bench` names no command.
-        let command = meta["command"].as_str().unwrap_or("bench").to_owned();
+        let command = command_of(meta).map_err(bad)?;
         if i > 0 && command != side.command {
             return Err(bad(format!("a result of {command} among those of {}", side.command)));
         }
         side.command = command;
         side.exact &= meta["source"] == "model";
+        if meta["source"] == "model" {
+            let said = ["seed", "in_flight", "set"].map(|name| format!("{name} {}", meta[name]));
+            side.asked.insert(printable(&said.join(", ")));
+        }
         let machine = ["executor", "driver"]
             .iter()
             .filter_map(|field| meta[field].as_str())
@@ -190,6 +202,23 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
         known.push(results);
     }
     Ok(side)
+}
+
+/// The command that wrote a result.
+fn command_of(meta: &Value) -> Result<String, String> {
+    match &meta["command"] {
+        // A result of `bench` names no command.
+        Value::Null => Ok("bench".into()),
+        // Others have fields of the same names, and mean something else by them.
+        Value::String(it)
+            if ["bench --post", "link", "link --together", "sim"].contains(&&**it)
+                || it.starts_with("sim --") =>
+        {
+            Ok(it.clone())
+        }
+        Value::String(it) => Err(format!("a result of {it}")),
+        other => Err(format!("meta.command is {other}")),
+    }
 }
 
 /// Runs behind a value that is saved with its least and greatest.
@@ -277,6 +306,14 @@ impl Comparison {
         }
         if before.machine != after.machine {
             notes.push(format!("not the same machine: {}; {}", before.machine, after.machine));
+        }
+        if before.asked != after.asked {
+            let said = |side: &Read| side.asked.iter().cloned().collect::<Vec<_>>().join(" and ");
+            notes.push(format!(
+                "the model was asked otherwise: {}; {}",
+                said(&before),
+                said(&after)
+            ));
         }
         for (name, own, other) in
             [("before", &before.rows, &after.rows), ("after", &after.rows, &before.rows)]
@@ -395,6 +432,8 @@ fn orders(a: usize, b: usize) -> u64 {
 
 fn number(value: f64) -> String {
     match value {
+        // What would not fit its column, or be all zeros.
+        v if v >= 1e11 || v < 1e-3 => format!("{v:.3e}"),
         v if v >= 1000.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.4}"),

@@ -13,7 +13,7 @@ pub enum Better {
 }
 
 /// Fields that hold a measured or modelled value, of every command that writes results.
-const MEASURES: [(&str, Better); 10] = [
+const MEASURES: [(&str, Better); 11] = [
     ("latency_ns_p50", Better::Less),
     ("latency_ns_p99", Better::Less),
     ("one_way_ns_p50", Better::Less),
@@ -23,6 +23,7 @@ const MEASURES: [(&str, Better); 10] = [
     ("delivered_ns", Better::Less),
     ("gb_per_s", Better::More),
     ("messages_per_us", Better::More),
+    ("all_reduce_us", Better::Less),
     // Of `sim --losses`: how many times as long push takes.
     ("ratio", Better::Less),
 ];
@@ -32,7 +33,7 @@ const BY_UNIT: [&str; 2] = ["median", "measured"];
 const ENDS: [&str; 3] = ["min", "max", "spread_percent"];
 /// Fields that are outcomes or remarks, and say nothing of what a row is about. Numbers with a
 /// fraction do not either.
-const OUTCOMES: [&str; 27] = [
+const OUTCOMES: [&str; 32] = [
     "messages",
     "verified",
     "dropped",
@@ -60,6 +61,13 @@ const OUTCOMES: [&str; 27] = [
     "against",
     "causes",
     "explanation",
+    // Of `sim --validate`, what was known of a row, which rules move; of `link`, what its row says in words.
+    "kind",
+    "first_asked",
+    "one_queue",
+    // A tool may write those of 1.0 as whole numbers.
+    "time_ratio",
+    "rate_ratio",
 ];
 
 /// Fields that hold whole numbers, beside those of bytes.
@@ -84,7 +92,8 @@ impl Sample {
         if sorted.len() % 2 == 1 {
             return sorted[half];
         }
-        (sorted[half - 1] + sorted[half]) / 2.0
+        // The sum of two values may be more than a number holds.
+        sorted[half - 1] + (sorted[half] - sorted[half - 1]) / 2.0
     }
 
     /// Whether repetitions say how far it varies.
@@ -103,6 +112,9 @@ impl Sample {
         (self.low, self.high) = (self.low.min(other.low), self.high.max(other.high));
     }
 }
+
+/// What stands for the measure of a row that was not verified, and of which nothing was measured.
+const NOTHING: &str = "nothing measured";
 
 /// Fields whose values name a row by themselves.
 const NAMES: [&str; 5] = ["row", "place", "topology", "path", "together"];
@@ -145,6 +157,16 @@ pub struct Side {
 }
 
 impl Side {
+    /// Whether its results have rows at all.
+    pub fn has_rows(&self) -> bool {
+        self.runs > 0
+    }
+
+    /// Whether none of its rows has a measure.
+    pub fn has_no_measure(&self) -> bool {
+        self.order.is_empty() && self.unverified.is_empty()
+    }
+
     /// Whether some of the runs lack a measure that others have, be it that they lack its row.
     pub fn lacks_some(&self, key: &Key) -> bool {
         // Those that were not verified are told of by themselves.
@@ -168,9 +190,12 @@ impl Side {
                 Some(other) => return Err(format!("result {}: verified is {other}", i + 1)),
             };
             *counts.entry(about(row)).or_default() += 1;
-            for (key, sample, better) in
-                samples(row, runs).map_err(|e| format!("result {}: {e}", i + 1))?
-            {
+            let found =
+                samples(row, runs, !is_verified).map_err(|e| format!("result {}: {e}", i + 1))?;
+            if !is_verified && found.is_empty() {
+                self.unverified.push(Key { row: about(row), measure: NOTHING.to_owned() });
+            }
+            for (key, sample, better) in found {
                 if !is_verified {
                     self.unverified.push(key);
                     continue;
@@ -200,7 +225,9 @@ fn better(unit: &str) -> Result<Better, String> {
     }
 }
 
-fn samples(row: &Map<String, Value>, runs: usize) -> Result<Found, String> {
+/// What a row measured; zeros, which are no measure of anything, if that is wanted: a row of which nothing arrived has
+/// them.
+fn samples(row: &Map<String, Value>, runs: usize, with_zeros: bool) -> Result<Found, String> {
     let about = about(row);
     for field in MEASURES.iter().map(|measure| measure.0).chain(BY_UNIT).chain(ENDS) {
         let is_good = |value: &Value| value.as_f64().is_some_and(|v| v >= 0.0);
@@ -211,7 +238,7 @@ fn samples(row: &Map<String, Value>, runs: usize) -> Result<Found, String> {
     let number = |field: &str| row.get(field).and_then(Value::as_f64);
     let mut found = Vec::new();
     let mut put = |measure: String, value: f64, ends: Option<[f64; 2]>, better| {
-        if value.is_finite() && value > 0.0 {
+        if value.is_finite() && (value > 0.0 || with_zeros) {
             let runs = if ends.is_some() { runs } else { 1 };
             let ends = ends.unwrap_or([value; 2]);
             let [low, high] = [ends[0].min(value).max(0.0), ends[1].max(value)];

@@ -7,9 +7,9 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::machine::Machine;
 use super::machine::pci::CONFIG_SPACE;
 use super::machine::system::{IDENTITY, kept_mounts};
+use super::machine::{Machine, NCCL_CONF};
 use super::read::{Asked, MAX_BYTES, Root, Seen};
 use crate::cli::CliError;
 
@@ -73,7 +73,9 @@ impl Copy<'_> {
                 _ => {}
             }
         }
-        let is_ours = |name: &&String| VARIABLES.iter().any(|start| name.starts_with(start));
+        let is_ours = |name: &&String| {
+            VARIABLES.iter().any(|start| name.starts_with(start)) && !machine.conf.contains(*name)
+        };
         let ours = machine.env.iter().filter(|(name, _)| is_ours(name));
         let lines: Vec<String> =
             ours.map(|(name, value)| format!("{name}={}", value.replace('\n', " "))).collect();
@@ -199,6 +201,7 @@ fn kept(name: &str, content: Vec<u8>) -> Vec<u8> {
                 text.split_whitespace().filter(|word| word.contains("iommu")).collect();
             (words.join(" ") + "\n").into_bytes()
         }
+        (NCCL_CONF, _) => lines(|line| line.starts_with("NCCL_")),
         (_, "information") => lines(|line| line.starts_with("Model:")),
         (_, "config") => without_serial(content),
         _ => content,

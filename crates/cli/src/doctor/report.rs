@@ -275,7 +275,7 @@ impl Report<'_> {
         let m = self.machine;
         let placement = pairs(m).into_iter().map(|p| {
             json!({
-                "gpu": p.gpu.to_string(), "nic": p.nic.to_string(), "name": m.nic_name(p.nic),
+                "gpu": p.gpu.to_string(), "nic": p.nic.to_string(), "name": short(&m.nic_name(p.nic)),
                 "class": p.class, "numa_distance": p.distance, "assigned": p.is_given,
             })
         });

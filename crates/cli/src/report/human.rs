@@ -34,9 +34,11 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_unfit(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Controls, marks and overrides of direction, and characters of no width.
+/// Controls, marks and overrides of direction, characters of no width, and what is none (Unicode, 23.7: XML has no room
+/// for U+FFFE and U+FFFF, and a drawing with them is none).
 fn is_unfit(c: char) -> bool {
     c.is_control()
+        || matches!(c, '\u{fffe}' | '\u{ffff}')
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
@@ -97,6 +99,7 @@ mod tests {
     #[test]
     fn control_characters_are_shown_not_obeyed() {
         assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(printable("a\u{fffe}\u{ffff}b"), "a\u{fffd}\u{fffd}b");
         let turned = "a\u{202e}b\u{2066}c\u{200b}d\u{feff}";
         assert_eq!(printable(turned), "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}");
         assert_eq!(printable("é — µs 日本"), "é — µs 日本");

@@ -38,7 +38,7 @@ pub(super) fn figures(results: &Results) -> Result<[String; 2], ReportError> {
 type Drawn = Result<String, ReportError>;
 
 fn latency(results: &Results, draw: impl Fn(&Frame<'_>, &[Series]) -> Drawn) -> Drawn {
-    let lines = series(results, |row| row.latency_ns_p50.and_then(decade));
+    let lines = in_decades(series(results, |row| row.latency_ns_p50.filter(|ns| *ns > 0.0)));
     let y = decades(extent(&lines, |(_, y)| y));
     let label = |v: &f64| tick_time(10f64.powf(*v));
     let title = "Latency, post to completion, p50";
@@ -46,16 +46,21 @@ fn latency(results: &Results, draw: impl Fn(&Frame<'_>, &[Series]) -> Drawn) -> 
 }
 
 fn bandwidth(results: &Results, draw: impl Fn(&Frame<'_>, &[Series]) -> Drawn) -> Drawn {
-    let lines = series(results, |row| decade(row.bandwidth_gb_s));
+    let lines =
+        in_decades(series(results, |row| Some(row.bandwidth_gb_s).filter(|rate| *rate > 0.0)));
     let y = decades(extent(&lines, |(_, y)| y));
     let label = |v: &f64| tick_gb_s(10f64.powf(*v));
     let title = "Bandwidth, GB/s (10⁹ bytes a second)";
     draw(&framed("bandwidth", title, &remarks(results, &lines), &lines, y, &label), &lines)
 }
 
-/// Position on a logarithmic axis.
-fn decade(value: f64) -> Option<f64> {
-    (value > 0.0).then(|| value.log10())
+/// Lines of values above 0 as a logarithmic axis has them: a median is that of values, and not of their logarithms.
+fn in_decades(mut lines: Vec<Series>) -> Vec<Series> {
+    for line in &mut lines {
+        line.points.iter_mut().for_each(|at| at.1 = at.1.log10());
+        line.bars.iter_mut().for_each(|bar| (bar.1, bar.2) = (bar.1.log10(), bar.2.log10()));
+    }
+    lines
 }
 
 fn framed<'a>(

@@ -81,9 +81,11 @@ fn merged(label: String, first: usize, runs: &[&Row]) -> Repeated {
 }
 
 /// The middle one, of an even number the mean of the middle two.
-fn middle(sorted: &[f64]) -> Option<f64> {
+pub(super) fn middle(sorted: &[f64]) -> Option<f64> {
     let [low, high] = [sorted.len().saturating_sub(1) / 2, sorted.len() / 2];
-    Some((sorted.get(low)? + sorted.get(high)?) / 2.0)
+    let (low, high) = (sorted.get(low)?, sorted.get(high)?);
+    // The sum of two values may be more than a number holds.
+    Some(low + (high - low) / 2.0)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::label::labels;
 use super::notes::Footnotes;
+use super::repeated::middle;
 use super::row::{Results, Row};
 use super::{Data, Kick};
 
@@ -179,13 +180,19 @@ fn shape(kick: Option<Kick>) -> Shape {
 /// Points, and bars of those that were repeated.
 type Summary = (Vec<(f64, f64)>, Vec<(f64, f64, f64)>);
 
+/// As the tables have it.
+fn median(same: &[(f64, f64)]) -> f64 {
+    let values: Vec<f64> = same.iter().map(|at| at.1).collect();
+    middle(&values).expect("a size has a value")
+}
+
 /// One point for each size: the median of its values; a bar where there are several.
 fn medians(points: &mut [(f64, f64)]) -> Summary {
     points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let sizes = || points.chunk_by(|a, b| a.0 == b.0);
     let repeated = sizes().filter(|same| same.len() > 1);
     (
-        sizes().map(|same| same[(same.len() - 1) / 2]).collect(),
+        sizes().map(|same| (same[0].0, median(same))).collect(),
         repeated.map(|same| (same[0].0, same[0].1, same[same.len() - 1].1)).collect(),
     )
 }
@@ -222,6 +229,12 @@ mod tests {
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].points, [(10.0, 2.0)]);
         assert_eq!(lines[0].bars, [(10.0, 1.0, 3.0)]);
+        // Of an even number the mean of the middle two, as in the tables.
+        let twice = series(&of(&[row(3.0), row(1.0)]), |row| Some(row.bandwidth_gb_s));
+        assert_eq!(
+            (&twice[0].points[..], &twice[0].bars[..]),
+            (&[(10.0, 2.0)][..], &[(10.0, 1.0, 3.0)][..])
+        );
         let once = series(&of(&[row(1.0)]), |row| Some(row.bandwidth_gb_s));
         assert_eq!((once[0].points.len(), once[0].bars.len()), (1, 0));
         assert!(series(&of(&[row(1.0)]), |_| None).is_empty());

@@ -51,6 +51,7 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, CliError> {
         };
     }
     if let Some((first, others)) = args.merge.split_first() {
+        keep_inputs(args)?;
         let read = |file: &PathBuf| Trace::read(file).map_err(|error| unusable(file, &error));
         let mut trace = read(first)?;
         for other in others {
@@ -63,6 +64,19 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, CliError> {
     let ended = run::execute(&args.devices, &args.command, Some(&tracing))?;
     save(&tracing, None, &args.output)?;
     Ok(ended)
+}
+
+/// Refuses to write over a trace that is merged: the output's name is one that a trace has by default.
+fn keep_inputs(args: &TraceArgs) -> Result<(), CliError> {
+    let real = |path: &PathBuf| path.canonicalize().ok().filter(|real| real.is_file());
+    let Some(output) = real(&args.output) else { return Ok(()) };
+    match args.merge.iter().any(|input| real(input).as_ref() == Some(&output)) {
+        true => {
+            let what = format!("{}: it is one of the traces to merge", args.output.display());
+            Err(CliError::new(what, "name another file with --output"))
+        }
+        false => Ok(()),
+    }
 }
 
 fn unusable(file: &Path, error: &TraceError) -> CliError {

@@ -10,6 +10,7 @@ use super::chrome::{Trace, TraceError};
 use super::ends::{BlockEnd, CqEnd, Ends, KernelsEnd, ProgramEnd, QueueEnd, Stage};
 use super::queue::{GONE, nak};
 use crate::decode::syndrome;
+use crate::report::human::printable;
 
 /// What has been going on for less than this when a trace ends stands still for no reason.
 const SOON_NS: u64 = 100_000_000;
@@ -53,27 +54,22 @@ impl<'a> Found<'a> {
 pub(super) fn lines(ends: &Ends) -> Vec<String> {
     let (mut lines, mut found) = (Vec::new(), Found::new(ends));
     for program in &ends.programs {
-        lines.push(plain(&said_of_program(program)));
+        lines.push(printable(&said_of_program(program)));
         // Once, however often the file names a device.
         for queue in found.queues.remove(&program.pid).unwrap_or_default() {
             let peer = queue.peer.and_then(|peer| found.connected.get(&(peer, queue.qpn)));
-            lines.push(plain(&said_of_queue(queue, peer.copied(), &found, program.end_ns)));
+            lines.push(printable(&said_of_queue(queue, peer.copied(), &found, program.end_ns)));
         }
         for cq in found.cqs.remove(&program.pid).unwrap_or_default() {
-            lines.extend(said_of_cq(cq).map(|line| plain(&line)));
+            lines.extend(said_of_cq(cq).map(|line| printable(&line)));
         }
     }
     for kernels in &ends.kernels {
-        lines.push(plain(&said_of_kernels(kernels)));
+        lines.push(printable(&said_of_kernels(kernels)));
         let said = kernels.blocks.iter().map(|block| said_of_block(block, kernels.end_ns));
-        lines.extend(said.map(|line| plain(&line)));
+        lines.extend(said.map(|line| printable(&line)));
     }
     lines
-}
-
-/// Text of the file's in one line.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A time before the trace's end.

@@ -36,6 +36,9 @@ pub fn links(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, bridges) = devices(m, &tree);
     let (mut all, mut known, mut unknown) = (dead(m, &tree, &devices), 0, 0);
+    all.extend(bridges.iter().filter(|b| m.pci.more(**b).is_dead).map(|b| {
+        off_the_bus(Finding::warn(OFF)).of(b.to_string()).cost("nothing below it is reached")
+    }));
     for &a in devices.iter().chain(&bridges).filter(|a| !m.pci.more(**a).is_dead) {
         let is_bridge = bridges.contains(&a);
         let Some(f) = tree.capture().get(a) else { continue };
@@ -84,6 +87,16 @@ pub fn links(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// What a function shows that does not answer.
+const OFF: &str = "configuration space of all ones: it is off the bus";
+
+fn off_the_bus(finding: Finding) -> Finding {
+    finding.expected("an answer to reads of configuration space").fix(
+        "look in dmesg for AER and for the driver's last lines; power the machine off and on, and \
+         seat the card again",
+    )
+}
+
 /// Devices that do not answer.
 fn dead(m: &Machine, tree: &Tree<'_>, devices: &[Address]) -> Vec<Finding> {
     let kind = |a: Address| tree.capture().get(a).and_then(Function::kind);
@@ -91,22 +104,12 @@ fn dead(m: &Machine, tree: &Tree<'_>, devices: &[Address]) -> Vec<Finding> {
     let all_of = |k| devices.iter().filter(|a| kind(**a) == k).all(|a| is_dead(*a));
     let mut all = Vec::new();
     for &a in devices.iter().filter(|a| is_dead(**a)) {
-        let found = "configuration space of all ones: it is off the bus";
         let need = if kind(a) == Some(Kind::Gpu) { Need::Gpu } else { Need::Nic };
         let finding = match all_of(kind(a)) {
-            true => Finding::prevents(&[need], found),
-            false => Finding::warn(found),
+            true => Finding::prevents(&[need], OFF),
+            false => Finding::warn(OFF),
         };
-        all.push(
-            finding
-                .of(named(m, tree, a))
-                .expected("an answer to reads of configuration space")
-                .cost("nothing reaches this device")
-                .fix(
-                    "look in dmesg for AER and for the driver's last lines; power the machine \
-                     off and on, and seat the card again",
-                ),
-        );
+        all.push(off_the_bus(finding).of(named(m, tree, a)).cost("nothing reaches this device"));
     }
     all
 }

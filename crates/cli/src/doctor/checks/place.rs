@@ -22,10 +22,13 @@ fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
     (!gpus.is_empty() && !nics.is_empty() && !m.rdma.is_empty()).then_some((tree, gpus, nics))
 }
 
+/// How the type of a domain is seen.
+const TYPE: &str = "cat /sys/bus/pci/devices/ADDRESS/iommu_group/type: identity does not translate";
+
 pub fn iommu(m: &Machine) -> Vec<Finding> {
     let Some((_, gpus, nics)) = both(m) else { return Vec::new() };
-    let kinds: BTreeSet<String> =
-        gpus.iter().chain(&nics).filter_map(|&a| m.pci.more(a).domain).collect();
+    let all: Vec<Address> = gpus.into_iter().chain(nics).collect();
+    let kinds: BTreeSet<String> = all.iter().filter_map(|&a| m.pci.more(a).domain).collect();
     let translating = kinds.iter().find(|k| k.starts_with("DMA"));
     let booted = m.system.booted_with("iommu=pt") || m.system.booted_with("iommu.passthrough=1");
     if let Some(kind) = translating {
@@ -40,12 +43,31 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
         )];
     }
     if !kinds.is_empty() {
-        let list: Vec<&str> = kinds.iter().map(String::as_str).collect();
-        return vec![Finding::fine(short(&format!("domains of type {}", list.join(", "))))];
+        let hidden: Vec<Address> =
+            all.iter().filter(|a| m.pci.more(**a).domain.is_none()).copied().collect();
+        if hidden.is_empty() || booted {
+            return vec![Finding::fine("domains of type identity")];
+        }
+        let names: Vec<String> = hidden
+            .iter()
+            .map(|a| if m.gpus().contains(a) { m.gpu_name(*a) } else { m.nic_name(*a) })
+            .collect();
+        let found = format!(
+            "domains of type identity of {} of {} GPUs and NICs; not shown is that of {}",
+            all.len() - hidden.len(),
+            all.len(),
+            names.join(", ")
+        );
+        return vec![Finding::unseen(short(&found), TYPE)];
     }
     if m.pci.iommus.is_empty() && m.pci.groups.known().is_none_or(|&n| n == 0) {
         // A copy without the folder says nothing.
         return vec![match m.pci.groups.known() {
+            // What a virtual machine is given goes through its host's.
+            Some(_) if m.system.is_virtual => Finding::unseen(
+                "this virtual machine has no IOMMU; its host's translates what is passed through",
+                "look at ACS and ATS on the host: bellpush doctor there",
+            ),
             Some(_) => Finding::fine("no IOMMU in use"),
             None => {
                 Finding::unseen("no /sys/kernel/iommu_groups", "copy it, or read /proc/cmdline")
@@ -54,10 +76,9 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
     }
     match booted {
         true => vec![Finding::fine("passed through, by the kernel's command line")],
-        false => vec![Finding::unseen(
-            "an IOMMU is in use; the type of its domains is hidden",
-            "cat /sys/bus/pci/devices/ADDRESS/iommu_group/type: identity does not translate",
-        )],
+        false => {
+            vec![Finding::unseen("an IOMMU is in use; the type of its domains is hidden", TYPE)]
+        }
     }
 }
 

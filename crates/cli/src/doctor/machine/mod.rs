@@ -6,7 +6,7 @@ pub mod pci;
 pub mod rdma;
 pub mod system;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign, candidates};
 
@@ -19,6 +19,9 @@ use system::System;
 /// Most GPUs, and most NICs, of which every pair is looked at: each pair takes time, and no machine
 /// is known with more than 16.
 pub const RANKED: usize = 64;
+
+/// What NCCL reads below the environment, on every machine that has it.
+pub const NCCL_CONF: &str = "etc/nccl.conf";
 
 /// Which GPUs the driver maps NIC pages into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +43,10 @@ pub struct Machine {
     pub has_dev: bool,
     /// Kernel, CPU, limits, control groups, mounts.
     pub system: System,
-    /// The environment of the process, or of the file `env`.
+    /// The environment of the process, or of the file `env`, and below it what NCCL adds from [`NCCL_CONF`].
     pub env: BTreeMap<String, String>,
+    /// The variables that come from there.
+    pub conf: BTreeSet<String>,
     /// NVIDIA's driver.
     pub nvidia: Nvidia,
     /// PCI functions, the IOMMU.
@@ -60,12 +65,15 @@ impl Machine {
     /// Reads the machine below `root`.
     pub fn read(root: &Root, live: bool) -> Self {
         let rdma = rdma::devices(root);
+        let mut env = if live { own_environment() } else { environment(root) };
+        let conf = configured(root, &mut env);
         Self {
             live,
             has_dev: root.has("dev"),
             rdma_hidden: rdma::hidden(root),
             system: System::read(root),
-            env: if live { own_environment() } else { environment(root) },
+            env,
+            conf,
             nvidia: Nvidia::read(root),
             pci: Pci::read(root),
             uverbs: Uverbs::read(root, live),
@@ -197,4 +205,18 @@ fn environment(root: &Root) -> BTreeMap<String, String> {
     let end = if text.contains('\0') { '\0' } else { '\n' };
     let pairs = text.split(end).filter_map(|line| line.split_once('='));
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Adds what NCCL's file of the machine sets and the environment does not (NCCL, setEnvFile()); the names of it.
+fn configured(root: &Root, env: &mut BTreeMap<String, String>) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let text = root.bytes(NCCL_CONF).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    for line in text.known().map_or("", String::as_str).lines() {
+        let Some((name, value)) = line.split_once('=') else { continue };
+        if name.starts_with("NCCL_") && !env.contains_key(name) {
+            env.insert(name.to_owned(), value.to_owned());
+            names.insert(name.to_owned());
+        }
+    }
+    names
 }

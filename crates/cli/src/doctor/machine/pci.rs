@@ -123,17 +123,18 @@ fn more(root: &Root, address: Address) -> More {
     let relaxed = express.and_then(|at| config.get(at + 8)).map(|byte| byte & 0x10 != 0);
     let domain = root.text(&format!("{dir}/iommu_group/type"));
     let head = config.get(..64);
+    let is_dead = head.is_some_and(|head| head.iter().all(|&byte| byte == 0xff));
+    let is_whole = config.len() > 0x100 && !is_dead;
     let extended = |id: u16| {
         let at = extended(&config, id)?;
         Some(u16::from_le_bytes([*config.get(at + 6)?, *config.get(at + 7)?]))
     };
     More {
         mpss,
-        is_dead: head.is_some_and(|head| head.iter().all(|&byte| byte == 0xff)),
+        is_dead,
         relaxed,
-        acs: (config.len() > 0x100).then(|| extended(ACS).unwrap_or(0)),
-        ats: (config.len() > 0x100)
-            .then(|| extended(ATS).is_some_and(|control| control & ATS_ENABLE != 0)),
+        acs: is_whole.then(|| extended(ACS).unwrap_or(0)),
+        ats: is_whole.then(|| extended(ATS).is_some_and(|control| control & ATS_ENABLE != 0)),
         numa: root.text(&format!("{dir}/numa_node")).parse("numa_node", |text| text.parse().ok()),
         bar1: root.text(&format!("{dir}/resource")).known().and_then(|text| bar1(text)),
         driver: root.link_name(&format!("{dir}/driver")),

@@ -348,7 +348,7 @@ fn distances(root: &Root) -> BTreeMap<u32, Vec<u32>> {
 }
 
 /// Folders of libraries, the first with libibverbs or libcuda counts.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
     "usr/lib64",
@@ -359,6 +359,8 @@ const FOLDERS: [&str; 12] = [
     "usr/lib/aarch64-linux-gnu/nvidia",
     "usr/lib/aarch64-linux-gnu/tegra",
     "usr/lib/wsl/lib",
+    // Where the device plugin of Google's Kubernetes mounts the driver's.
+    "usr/local/nvidia/lib64",
     "run/opengl-driver/lib",
     "usr/local/cuda/compat",
 ];
