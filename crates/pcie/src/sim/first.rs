@@ -63,7 +63,7 @@ pub(super) fn shares_an_engine(t: &Topology, flows: &[Flow]) -> bool {
 /// As [`simulate_copy_row`].
 pub fn answer_copy_row(params: &Params, row: &CopyRow) -> Result<Answer, SimError> {
     let now = simulate_copy_row(params, row)?;
-    let first = if is_ruled(row) && !row.machine.after_rules {
+    let first = if is_ruled(row) && row.machine.rules_before < 2 {
         simulate_copy_row_first(params, row)?
     } else {
         now
