@@ -43,6 +43,7 @@ mod nic;
 mod ops;
 mod order;
 mod order_rows;
+mod packets;
 mod parallel;
 mod params;
 mod part;
