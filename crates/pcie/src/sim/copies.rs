@@ -19,7 +19,8 @@
 //! Whether the model agrees was not looked at: the rows were committed before it was asked.
 //!
 //! # Assumed for all
-//! MPS 256 and MRRS 512 where the source has no `lspci`; tags as in [`Params`]; memory of the
+//! MPS 256 and MRRS 512 where the source has no `lspci`, and packets of the sizes of `packets.rs`; tags
+//! as in [`Params`]; memory of the
 //! device's own socket; an interconnect of sockets and a root complex's way to memory that limit
 //! nothing, since nobody states their rates.
 
