@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_a_later_rule_moves_was_known_before() {
-        let answered = |kind, first, by_turns| {
+        let answered = |kind, first, by_turns: bool| {
             row(kind, 100.0).answered(Answer {
                 now: 100.0,
                 first,
