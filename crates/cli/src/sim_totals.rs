@@ -188,8 +188,12 @@ mod tests {
 
     #[test]
     fn what_a_later_rule_moves_was_known_before() {
-        let answered = |kind, first, by_turns| {
-            row(kind, 100.0).answered(Answer { now: 100.0, first, by_turns })
+        let answered = |kind, first, by_turns: bool| {
+            row(kind, 100.0).answered(Answer {
+                now: 100.0,
+                first,
+                queued: by_turns.then_some(first),
+            })
         };
         let moved = answered(RowKind::Predicted, 90.0, true);
         assert_eq!((moved.kind, moved.first), (RowKind::Known, Some(90.0)));

@@ -1,7 +1,7 @@
 //! Copies on machines that others measured: what the model is asked of each row, and the machine as
 //! the row's source states it. The machines are in `copy_machines.rs`, the rows in `copy_rows.rs`;
-//! those of a second collection, which was asked after the last rule was written, in
-//! `second_machines.rs` and `second_rows.rs`.
+//! those of a second collection, which was asked after two rules of `first.rs` were written, in
+//! `second_machines.rs` and `second_rows.rs`; those of a third, after all of them, in `third_rows.rs`.
 //!
 //! # Which rows
 //! A row is taken if the model can be asked for it without a choice:
@@ -19,7 +19,8 @@
 //! Whether the model agrees was not looked at: the rows were committed before it was asked.
 //!
 //! # Assumed for all
-//! MPS 256 and MRRS 512 where the source has no `lspci`; tags as in [`Params`]; memory of the
+//! MPS 256 and MRRS 512 where the source has no `lspci`, and packets of the sizes of `packets.rs`; tags
+//! as in [`Params`]; memory of the
 //! device's own socket; an interconnect of sockets and a root complex's way to memory that limit
 //! nothing, since nobody states their rates.
 
@@ -55,6 +56,9 @@ pub struct DeviceAt {
     pub at: At,
     /// Its lanes.
     pub lanes: u32,
+    /// Most bytes of a packet that its own engine moves, as a source states it of its kind; 0: MPS.
+    /// 128 of NVIDIA's GPUs of a compute capability below 9 (docs/results/pcie-packets.md).
+    pub packet_bytes: u32,
 }
 
 /// A machine as a source states it.
@@ -85,8 +89,8 @@ pub struct CopyMachine {
     pub torch_rounds: u32,
     /// Whether rows of it were read before the rules that they ask about were written.
     pub known_before: bool,
-    /// Whether its rows were read after the last rule was written: none was known before one.
-    pub after_rules: bool,
+    /// How many of the rules of `first.rs` had been written when its rows were read.
+    pub rules_before: u8,
 }
 
 /// An end of a copy.

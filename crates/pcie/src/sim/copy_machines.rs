@@ -6,11 +6,16 @@ use super::copies::{CopyMachine, DeviceAt, SwitchAt};
 use crate::topology::{Kind, RawLink};
 
 pub(super) const fn gpu(at: At) -> DeviceAt {
-    DeviceAt { kind: Kind::Gpu, at, lanes: 16 }
+    DeviceAt { kind: Kind::Gpu, at, lanes: 16, packet_bytes: 0 }
+}
+
+/// A GPU of NVIDIA of a compute capability below 9, that copies.
+pub(super) const fn before_hopper(at: At) -> DeviceAt {
+    DeviceAt { packet_bytes: 128, ..gpu(at) }
 }
 
 pub(super) const fn other(at: At, lanes: u32) -> DeviceAt {
-    DeviceAt { kind: Kind::Nic, at, lanes }
+    DeviceAt { kind: Kind::Nic, at, lanes, packet_bytes: 0 }
 }
 
 pub(super) const fn sw(at: At, generation: u32, chip: &'static str) -> SwitchAt {
@@ -31,12 +36,13 @@ pub(super) const DIRECT: CopyMachine = CopyMachine {
     device_gb_per_s: f64::INFINITY,
     torch_rounds: 0,
     known_before: false,
-    after_rules: false,
+    rules_before: 0,
 };
 
 const GEN3: RawLink = RawLink::new(3, 16);
 const GEN5: RawLink = RawLink::new(5, 16);
 const TWO: &[DeviceAt] = &[gpu(Root(0)), gpu(Root(1))];
+const OLD: &[DeviceAt] = &[before_hopper(Root(0))];
 const PER_LEAF: &[DeviceAt] = &[
     gpu(Switch(2)),
     gpu(Switch(2)),
@@ -169,8 +175,8 @@ pub(super) const PUGET: CopyMachine = CopyMachine {
     roots: &[0, 0],
     switches: &[sw(Root(1), 4, "")],
     devices: &[
-        gpu(Root(0)),
-        gpu(Root(0)),
+        before_hopper(Root(0)),
+        before_hopper(Root(0)),
         other(Switch(0), 4),
         other(Switch(0), 4),
         other(Switch(0), 4),
@@ -188,7 +194,12 @@ pub(super) const GENOA: CopyMachine = CopyMachine {
     cpu: "EPYC 9374F",
     said: "lspci: Speed 16GT/s, Width x16, MaxPayload 256, MaxReadReq 512; four root complexes",
     roots: &[0, 0, 1, 1],
-    devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3))],
+    devices: &[
+        before_hopper(Root(0)),
+        before_hopper(Root(1)),
+        before_hopper(Root(2)),
+        before_hopper(Root(3)),
+    ],
     ..DIRECT
 };
 pub(super) const I7: CopyMachine = CopyMachine {
@@ -238,6 +249,7 @@ pub(super) const A10: CopyMachine = CopyMachine {
     source: "drkennetz/cuda_examples#1",
     said: "x16 Gen4 slot; host_to_device_memcpy_ce 25.17; membind=0: 25.128",
     roots: &[0, 1],
+    devices: OLD,
     ..DIRECT
 };
 pub(super) const XEON_8458: CopyMachine = CopyMachine {
@@ -252,7 +264,7 @@ pub(super) const A100: CopyMachine = CopyMachine {
     source: "NVIDIA/nvbandwidth#53",
     said: "PCIe 4.0; PXB; H2D drops to ~11 GB/s while D2H maintains ~25 GB/s",
     switches: &[sw(Root(0), 4, "")],
-    devices: &[gpu(Switch(0))],
+    devices: &[before_hopper(Switch(0))],
     ..DIRECT
 };
 pub(super) const A100_OTHER: CopyMachine = CopyMachine {
@@ -260,12 +272,14 @@ pub(super) const A100_OTHER: CopyMachine = CopyMachine {
     source: "NVIDIA/nvbandwidth#11",
     said: "around 25-26GB/s; bidirectional around 24GB/s, only 12-13GB/s",
     assumed: "middles of the ranges",
+    devices: OLD,
     ..DIRECT
 };
 pub(super) const RTX_4090: CopyMachine = CopyMachine {
     name: "8 x RTX 4090",
     source: "NVIDIA/nvbandwidth#15",
     said: "25.50 24.26 23.90 26.30 …; 26.77 26.47 26.25 26.63 …",
+    devices: OLD,
     ..DIRECT
 };
 pub(super) const WRX80: CopyMachine = CopyMachine {
@@ -275,7 +289,7 @@ pub(super) const WRX80: CopyMachine = CopyMachine {
     said: "wrx80e sage and threadripper 3995wx; bidirectional 49.97 to 51.12",
     assumed: "each slot has a root port",
     roots: &[0, 0],
-    devices: TWO,
+    devices: &[before_hopper(Root(0)), before_hopper(Root(1))],
     ..DIRECT
 };
 pub(super) const NAPLES: CopyMachine = CopyMachine {
@@ -285,6 +299,7 @@ pub(super) const NAPLES: CopyMachine = CopyMachine {
     said: "two MI25 on the same CPU; 7.056, 7.030; bidirectional 11.901, 12.081",
     assumed: "Gen3 x16, as the card has",
     link: GEN3,
+    devices: TWO,
     ..WRX80
 };
 pub(super) const LAPTOP: CopyMachine = CopyMachine {
@@ -328,6 +343,7 @@ pub(super) const GTX_1080: CopyMachine = CopyMachine {
     source: "the LXD tutorial \"GPU data processing inside LXD\", CUDA 10.0",
     said: "33554432: 12845.8, 12887.7 (MB/s of 2^20)",
     link: GEN3,
+    devices: OLD,
     ..DIRECT
 };
 pub(super) const K80: CopyMachine = CopyMachine {
@@ -336,7 +352,7 @@ pub(super) const K80: CopyMachine = CopyMachine {
     said: "33554432: 11324.0, 11301.4 (MB/s of 2^20)",
     assumed: "a switch on the card",
     switches: &[sw(Root(0), 3, "")],
-    devices: &[gpu(Switch(0))],
+    devices: &[before_hopper(Switch(0))],
     ..GTX_1080
 };
 pub(super) const S822LC: CopyMachine = CopyMachine {

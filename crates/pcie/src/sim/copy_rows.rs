@@ -11,6 +11,7 @@ use super::copy_machines::{
     WRX90, XE9780, XEON_8458,
 };
 use super::second_rows::SECOND_COPY_ROWS;
+use super::third_rows::THIRD_COPY_ROWS;
 
 const FIRST: &[u8] = &[0, 1, 2, 3];
 const SECOND: &[u8] = &[4, 5, 6, 7];
@@ -73,9 +74,9 @@ pub(super) const fn far(c: Copied) -> Copied {
     Copied { from, to, by: c.by }
 }
 
-/// The rows of both collections.
+/// The rows of all collections.
 pub fn copy_rows() -> impl Iterator<Item = &'static CopyRow> {
-    COPY_ROWS.iter().chain(&SECOND_COPY_ROWS)
+    COPY_ROWS.iter().chain(&SECOND_COPY_ROWS).chain(&THIRD_COPY_ROWS)
 }
 
 /// The rows of the first collection.

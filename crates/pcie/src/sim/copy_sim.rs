@@ -4,18 +4,20 @@ use super::copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, End};
 use super::copy_order::{CopyStream, simulate_in_order};
 use super::first::{shares_an_engine, without_turns};
 use super::flows::{flows_imprint, simulate_batch, simulate_beside};
+use super::packets::peer_bytes;
 use super::{Flow, Move, Params, SimError, flow_latency_ns, simulate_flows};
 use crate::topology::{Builder, Kind, NodeId, P2p, RawLink, RootProfile, Topology};
 
 /// Limits of a machine's root complexes that machines of its CPU's family were seen to have, but for
-/// the machine `without`.
-fn limits(machine: &CopyMachine, without: &str) -> P2p {
-    let profile = RootProfile::of(machine.cpu);
-    profile.map_or(P2p::default(), |p| p.fill(P2p::default(), without))
+/// the machine `without`, and to what they cut peers' packets.
+fn limits(machine: &CopyMachine, without: &str, packets: bool) -> P2p {
+    let tlp_bytes = peer_bytes(machine.cpu).filter(|_| packets);
+    let own = P2p { tlp_bytes, ..P2p::default() };
+    RootProfile::of(machine.cpu).map_or(own, |p| p.fill(own, without))
 }
 
-/// The machine of a row.
-fn topology(machine: &CopyMachine, p2p: P2p) -> Topology {
+/// The machine of a row, with the packets that its devices are known to send or with MPS for all.
+fn topology(machine: &CopyMachine, p2p: P2p, packets: bool) -> Topology {
     let mut b = Builder::new(machine.name);
     let sockets = machine.roots.iter().map(|s| s + 1).max().unwrap_or(1);
     for s in 0..sockets {
@@ -45,19 +47,20 @@ fn topology(machine: &CopyMachine, p2p: P2p) -> Topology {
         node.chip = Some(s.chip.to_owned()).filter(|c| !c.is_empty());
     }
     for (i, d) in machine.devices.iter().enumerate() {
-        let link = RawLink { lanes: d.lanes, ..machine.link };
+        let own = if packets && d.packet_bytes > 0 { d.packet_bytes } else { u32::MAX };
+        let link = RawLink { lanes: d.lanes, mps: machine.link.mps.min(own), ..machine.link };
         b.add(&format!("dev{i}"), d.kind, Some(&parent(d.at)), Some(link), None);
     }
     b.finish().expect("legal by construction")
 }
 
 /// Machine and streams of a row. What the machine itself was seen to do is no part of its prediction.
-fn asked(row: &CopyRow) -> (Topology, Vec<Flow>) {
-    asked_of(row, limits(row.machine, row.machine.name))
+fn asked(row: &CopyRow, packets: bool) -> (Topology, Vec<Flow>) {
+    asked_of(row, limits(row.machine, row.machine.name, packets), packets)
 }
 
-fn asked_of(row: &CopyRow, p2p: P2p) -> (Topology, Vec<Flow>) {
-    let t = topology(row.machine, p2p);
+fn asked_of(row: &CopyRow, p2p: P2p, packets: bool) -> (Topology, Vec<Flow>) {
+    let t = topology(row.machine, p2p, packets);
     let end = |end| -> NodeId {
         let id = match end {
             End::Device(n) => format!("dev{n}"),
@@ -85,7 +88,7 @@ fn asked_of(row: &CopyRow, p2p: P2p) -> (Topology, Vec<Flow>) {
 /// # Errors
 /// As [`simulate_flows`].
 pub fn simulate_copy_row(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
-    simulate(params, row, asked(row), is_in_order(row))
+    simulate(params, row, asked(row, true), is_in_order(row))
 }
 
 /// The same of a row between devices, with root complexes limited as the machine itself was seen to
@@ -97,29 +100,39 @@ pub(super) fn simulate_with_own_limits(
     params: &Params,
     row: &CopyRow,
 ) -> Result<Option<f64>, SimError> {
-    let own = limits(row.machine, "");
-    let (t, flows) = asked_of(row, own);
+    let own = limits(row.machine, "", true);
+    let (t, flows) = asked_of(row, own, true);
     let is_device = |n| matches!(t.node(n).kind, Kind::Gpu | Kind::Nic);
     let is_peer = flows.iter().all(|f| is_device(f.from) && is_device(f.to));
-    if !is_peer || own == limits(row.machine, row.machine.name) {
+    if !is_peer || own == limits(row.machine, row.machine.name, true) {
         return Ok(None);
     }
     simulate(params, row, (t, flows), is_in_order(row)).map(Some)
 }
 
-/// The same without the rules that were written since the rows were read: all engines of a device
-/// share one queue, and no copy waits for another.
+/// The same without the rules that were written since the first rows were read: all engines of a
+/// device share one queue, no copy waits for another, and packets have MPS.
 ///
 /// # Errors
 /// As [`simulate_flows`].
 pub fn simulate_copy_row_first(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
-    simulate(&without_turns(params), row, asked(row), false)
+    simulate(&without_turns(params), row, asked(row, false), false)
+}
+
+/// The same without the rules of packets alone.
+pub(super) fn simulate_before_packets(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
+    simulate(params, row, asked(row, false), is_in_order(row))
+}
+
+/// The same with all rules, but that the engines of a device share one queue.
+pub(super) fn simulate_one_queue(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
+    simulate(&without_turns(params), row, asked(row, true), is_in_order(row))
 }
 
 /// Whether a rule that was written since the row was read can have a part in it: copies that wait,
 /// or two streams with one end.
 pub(super) fn is_ruled(row: &CopyRow) -> bool {
-    let (t, flows) = asked(row);
+    let (t, flows) = asked(row, true);
     is_in_order(row) || shares_an_engine(&t, &flows)
 }
 
@@ -169,14 +182,15 @@ pub(super) fn copy_imprint(params: &Params, row: &CopyRow) -> String {
     if is_in_order(row) {
         return String::new();
     }
-    let (t, flows) = asked(row);
+    let (t, flows) = asked(row, true);
     flows_imprint(&t, params, &flows, None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{
-        COPY_ROWS, Metric, NFP_SIZES, NfpHost, SECOND_COPY_ROWS, copy_rows, simulate_host_row,
+        COPY_ROWS, Metric, NFP_SIZES, NfpHost, SECOND_COPY_ROWS, THIRD_COPY_ROWS, copy_rows,
+        simulate_host_row,
     };
     use super::*;
 
@@ -194,7 +208,7 @@ mod tests {
         for r in copy_rows() {
             let m = r.machine;
             assert!(!m.name.is_empty() && !m.source.is_empty() && !m.said.is_empty(), "{m:?}");
-            let (t, flows) = asked(r);
+            let (t, flows) = asked(r, true);
             assert!(!flows.is_empty() && r.measured > 0.0, "{r:?}");
             // What the links at a stream's ends carry raw, a row that is taken does not exceed.
             if let CopyQuestion::Alone(_) | CopyQuestion::Beside(..) = r.question {
@@ -214,7 +228,7 @@ mod tests {
     fn copies_of_other_machines_are_as_the_page_says() {
         let params = Params::default();
         let error = |r: &CopyRow| simulate_copy_row(&params, r).unwrap() / r.measured - 1.0;
-        for rows in [&COPY_ROWS[..], &SECOND_COPY_ROWS[..]] {
+        for rows in [&COPY_ROWS[..], &SECOND_COPY_ROWS[..], &THIRD_COPY_ROWS[..]] {
             let said = near(&rows.iter().map(error).collect::<Vec<_>>());
             assert!(RESULTS.contains(&said), "docs/results/pcie.md does not say: {said}");
         }

@@ -61,8 +61,9 @@ fn published_rows_are_predicted_by_the_others() {
         println!("{line}");
         assert!(doc.contains(&line), "docs/results/pcie.md has another: {line}");
     }
-    assert_eq!(rows.len(), 66);
-    for r in rows.iter().filter(|r| r.group != Group::H200) {
+    assert_eq!(rows.len(), 72);
+    // Limits of root complexes are seen, not fitted: their rows have nothing without themselves.
+    for r in rows.iter().filter(|r| !matches!(r.group, Group::H200 | Group::Roots)) {
         let without = [r.without_row, r.without_machine].map(|v| error(v.unwrap(), r).abs());
         assert!(without.iter().all(|e| *e < 8.0), "{r:?}");
     }

@@ -43,6 +43,7 @@ mod nic;
 mod ops;
 mod order;
 mod order_rows;
+mod packets;
 mod parallel;
 mod params;
 mod part;
@@ -56,6 +57,7 @@ mod run;
 mod second_machines;
 mod second_rows;
 mod study;
+mod third_rows;
 mod what;
 mod work;
 
@@ -104,6 +106,7 @@ pub use part::{
 pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 pub use second_rows::SECOND_COPY_ROWS;
+pub use third_rows::THIRD_COPY_ROWS;
 
 pub use rank::{EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank};
 pub use study::{

@@ -1,5 +1,5 @@
 //! The model against public tables of GPU to GPU copies on whole machines, on which nothing was
-//! fitted. Assumed for all: MPS 256, MRRS 512, and that the interconnect between sockets limits
+//! fitted. Assumed for all: MPS 256, MRRS 512, 128 B a packet of A40s, and that the interconnect between sockets limits
 //! nothing, since nobody states its rate for peer traffic.
 
 use super::flows::flows_imprint;
@@ -48,25 +48,27 @@ pub struct PeerRow {
     pub known_before: bool,
     /// Who published it.
     pub source: &'static str,
+    /// Most bytes of a packet of these GPUs; 0: MPS (`packets.rs`).
+    pub packet_bytes: u32,
 }
 
 const fn row(
-    (machine, generation, source, known_before): (&'static str, u32, &'static str, bool),
+    (machine, generation, source, known_before, packet_bytes): Machine,
     standing: Standing,
     traffic: Traffic,
     gb_per_s: f64,
 ) -> PeerRow {
-    PeerRow { machine, generation, standing, traffic, gb_per_s, known_before, source }
+    PeerRow { machine, generation, standing, traffic, gb_per_s, known_before, source, packet_bytes }
 }
 
 const BANDWIDTH: &str = "rtx6kpro, hardware/pcie-bandwidth.md";
 const SWITCHES: &str = "rtx6kpro, hardware/asus-esc8000a-e13p-broadcom-switches.md";
-type Machine = (&'static str, u32, &'static str, bool);
-const ESC8000A: Machine = ("ESC8000A-E13P, PEX890xx", 5, SWITCHES, true);
-const TURIN: Machine = ("2 x Turin, RTX PRO 6000", 5, BANDWIDTH, true);
-const GENOA: Machine = ("2 x EPYC 9374F, RTX PRO 6000", 5, BANDWIDTH, false);
-const ONE_CPU: Machine = ("one CPU, switches, RTX PRO 6000", 5, "lukealonso/p2pmark", false);
-const ROME: Machine = ("2 x EPYC 7302, A40", 4, "NVIDIA/nccl-tests#74", false);
+type Machine = (&'static str, u32, &'static str, bool, u32);
+const ESC8000A: Machine = ("ESC8000A-E13P, PEX890xx", 5, SWITCHES, true, 0);
+const TURIN: Machine = ("2 x Turin, RTX PRO 6000", 5, BANDWIDTH, true, 0);
+const GENOA: Machine = ("2 x EPYC 9374F, RTX PRO 6000", 5, BANDWIDTH, false, 0);
+const ONE_CPU: Machine = ("one CPU, switches, RTX PRO 6000", 5, "lukealonso/p2pmark", false, 0);
+const ROME: Machine = ("2 x EPYC 7302, A40", 4, "NVIDIA/nccl-tests#74", false, 128);
 
 /// Rows of `p2pBandwidthLatencyTest` and p2pmark.
 pub const PEER_ROWS: [PeerRow; 16] = [
@@ -90,8 +92,13 @@ pub const PEER_ROWS: [PeerRow; 16] = [
 ];
 
 /// Two GPUs, as they stand.
-fn machine(generation: u32, standing: Standing) -> Topology {
-    let link = Some(RawLink::new(generation, 16));
+fn machine(row: &PeerRow) -> Topology {
+    let standing = row.standing;
+    let mut link = RawLink::new(row.generation, 16);
+    if row.packet_bytes > 0 {
+        link.mps = link.mps.min(row.packet_bytes);
+    }
+    let link = Some(link);
     let mut b = Builder::new("two GPUs");
     let sockets = if standing == Standing::TwoSockets { 2 } else { 1 };
     for s in 0..sockets {
@@ -131,7 +138,7 @@ pub(super) fn peer_imprint(params: &Params, row: &PeerRow) -> String {
 }
 
 fn flows_of(row: &PeerRow) -> (Topology, Vec<Flow>) {
-    let t = machine(row.generation, row.standing);
+    let t = machine(row);
     let gpu = |id| t.find(id).expect("was added above");
     let (a, b) = (gpu("gpu0"), gpu("gpu1"));
     let flows = match row.traffic {

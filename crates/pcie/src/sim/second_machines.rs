@@ -4,10 +4,10 @@
 
 use super::copies::At::{Root, Switch};
 use super::copies::{CopyMachine, DeviceAt};
-use super::copy_machines::{DIRECT, gpu, other, sw};
+use super::copy_machines::{DIRECT, before_hopper, gpu, other, sw};
 use crate::topology::RawLink;
 
-const SECOND: CopyMachine = CopyMachine { after_rules: true, ..DIRECT };
+const SECOND: CopyMachine = CopyMachine { rules_before: 2, ..DIRECT };
 
 pub(super) const X570: CopyMachine = CopyMachine {
     name: "Ryzen 9 3900X on X570, RTX 5060 Ti over OCuLink",
@@ -27,7 +27,10 @@ pub(super) const CLUB3090: CopyMachine = CopyMachine {
     said: "GPU1 <-> GPU2: direct CPU lanes, true x8, PHB, PCIe 4.0 x8; 13.17",
     link: RawLink::new(4, 8),
     roots: &[0],
-    devices: &[DeviceAt { lanes: 8, ..gpu(Root(0)) }, DeviceAt { lanes: 8, ..gpu(Root(0)) }],
+    devices: &[
+        DeviceAt { lanes: 8, ..before_hopper(Root(0)) },
+        DeviceAt { lanes: 8, ..before_hopper(Root(0)) },
+    ],
     ..SECOND
 };
 
@@ -65,7 +68,7 @@ pub(super) const V100_PCIE: CopyMachine = CopyMachine {
     assumed: "Gen3 x16, as the card has",
     link: RawLink::new(3, 16),
     roots: &[0],
-    devices: &[gpu(Root(0))],
+    devices: &[before_hopper(Root(0))],
     ..SECOND
 };
 
@@ -89,7 +92,7 @@ pub(super) const A100_NVLINK: CopyMachine = CopyMachine {
     assumed: "Gen4 x16",
     link: RawLink::new(4, 16),
     roots: &[0],
-    devices: &[gpu(Root(0))],
+    devices: &[before_hopper(Root(0))],
     ..SECOND
 };
 
@@ -101,7 +104,7 @@ pub(super) const DELLA: CopyMachine = CopyMachine {
     assumed: "Gen4 x16, as the card has",
     link: RawLink::new(4, 16),
     roots: &[0],
-    devices: &[gpu(Root(0))],
+    devices: &[before_hopper(Root(0))],
     ..SECOND
 };
 
@@ -112,7 +115,7 @@ pub(super) const TIGER: CopyMachine = CopyMachine {
     assumed: "Gen3 x16, as the card has",
     link: RawLink::new(3, 16),
     roots: &[0],
-    devices: &[gpu(Root(0))],
+    devices: &[before_hopper(Root(0))],
     ..SECOND
 };
 
@@ -139,7 +142,14 @@ pub(super) const TINYBOX: CopyMachine = CopyMachine {
     assumed: "Gen4 x16, as the card has; root complexes by bus number",
     link: RawLink::new(4, 16),
     roots: &[0, 0, 0, 0],
-    devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(2)), gpu(Root(3)), gpu(Root(3))],
+    devices: &[
+        before_hopper(Root(0)),
+        before_hopper(Root(1)),
+        before_hopper(Root(2)),
+        before_hopper(Root(2)),
+        before_hopper(Root(3)),
+        before_hopper(Root(3)),
+    ],
     ..SECOND
 };
 
@@ -185,7 +195,7 @@ pub(super) const GEARSHIFFT: CopyMachine = CopyMachine {
     assumed: "Gen3 x16, as the card has",
     link: RawLink::new(3, 16),
     roots: &[0, 1],
-    devices: &[gpu(Root(0))],
+    devices: &[before_hopper(Root(0))],
     ..SECOND
 };
 
@@ -199,7 +209,12 @@ pub(super) const ROME8: CopyMachine = CopyMachine {
     assumed: "Gen4 x16, as the card has; NUMA nodes 0 to 3 are the first socket",
     link: RawLink::new(4, 16),
     roots: &[0, 0, 1, 1],
-    devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3))],
+    devices: &[
+        before_hopper(Root(0)),
+        before_hopper(Root(1)),
+        before_hopper(Root(2)),
+        before_hopper(Root(3)),
+    ],
     ..SECOND
 };
 
@@ -213,7 +228,7 @@ pub(super) const WRX80ADA: CopyMachine = CopyMachine {
     assumed: "a root complex each, by bus number",
     link: RawLink::new(4, 16),
     roots: &[0, 0],
-    devices: &[gpu(Root(0)), gpu(Root(1))],
+    devices: &[before_hopper(Root(0)), before_hopper(Root(1))],
     ..SECOND
 };
 
@@ -227,7 +242,7 @@ pub(super) const W3365: CopyMachine = CopyMachine {
     assumed: "Gen4 x16, as the card has; a root complex each, by bus number",
     link: RawLink::new(4, 16),
     roots: &[0, 0],
-    devices: &[gpu(Root(0)), gpu(Root(1))],
+    devices: &[before_hopper(Root(0)), before_hopper(Root(1))],
     ..SECOND
 };
 
@@ -243,11 +258,11 @@ pub(super) const FORCE7: CopyMachine = CopyMachine {
     roots: &[0],
     switches: &[sw(Root(0), 3, ""), sw(Root(0), 3, "")],
     devices: &[
-        DeviceAt { lanes: 1, ..gpu(Switch(0)) },
-        DeviceAt { lanes: 1, ..gpu(Switch(0)) },
-        DeviceAt { lanes: 1, ..gpu(Switch(1)) },
-        DeviceAt { lanes: 1, ..gpu(Switch(1)) },
-        DeviceAt { lanes: 8, ..gpu(Switch(1)) },
+        DeviceAt { lanes: 1, ..before_hopper(Switch(0)) },
+        DeviceAt { lanes: 1, ..before_hopper(Switch(0)) },
+        DeviceAt { lanes: 1, ..before_hopper(Switch(1)) },
+        DeviceAt { lanes: 1, ..before_hopper(Switch(1)) },
+        DeviceAt { lanes: 8, ..before_hopper(Switch(1)) },
     ],
     ..SECOND
 };
@@ -263,7 +278,11 @@ pub(super) const FORCE7B: CopyMachine = CopyMachine {
     assumed: "Gen3: x16 for the 1080 Ti, x1 for GPU0 and GPU4",
     link: RawLink::new(3, 16),
     roots: &[0, 1],
-    devices: &[gpu(Root(0)), gpu(Root(0)), DeviceAt { lanes: 1, ..gpu(Root(0)) }],
+    devices: &[
+        before_hopper(Root(0)),
+        before_hopper(Root(0)),
+        DeviceAt { lanes: 1, ..before_hopper(Root(0)) },
+    ],
     ..SECOND
 };
 
@@ -311,7 +330,7 @@ pub(super) const NVBREADME: CopyMachine = CopyMachine {
     assumed: "Gen4 x16",
     link: RawLink::new(4, 16),
     roots: &[0],
-    devices: &[gpu(Root(0))],
+    devices: &[before_hopper(Root(0))],
     ..SECOND
 };
 
