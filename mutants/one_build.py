@@ -7,29 +7,52 @@
 cargo-mutants compiles a mutant in seconds, this runs it in a tenth of one. The body of each function becomes a match:
 an arm for each mutant of it, and its own body for any other number. Mutants that do not compile beside the others are
 found by the compiler's errors and left out, as are those outside of functions: `cargo mutants --re` has them. Builds lie
-in target/one-build. Results go to target/one-build/PACKAGE.json, survivors to the output.
+in target/one-build. Survivors go to the output.
+
+Tests of other packages, which are linked with the mutated crate, come by --also:
+
+    mutants/one_build.py crates/soft-nic bellpush-soft-nic --also 'bellpush --test soft_nic --test roce' -- --lib
+
+To build here and run elsewhere: --pack DIR writes the test programs, the files of the tree that are named by --data,
+and a run.py (`packed_run.py`) that wants nothing but Python; without it the pack is target/one-build/PACKAGE and is run
+at once. Its result.json, wherever it was run, is read by
+
+    mutants/one_build.py --report RESULT.json
 """
-import argparse, collections, contextlib, json, os, pathlib, re, subprocess, sys
+import argparse, collections, json, os, pathlib, re, shlex, shutil, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "target/one-build"
-SECONDS = 30  # of one run
 ROUNDS = 60  # of compiling
 FEATURES = "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n"
-# A function that is const has to stay so: what the compiler evaluates sees no mutant.
+# A function that is const has to stay so: what the compiler evaluates sees no mutant. Functions that are reached are
+# numbers of four bytes in the file that MUTANTS_REACHED names.
 CHOICE = """
 #[doc(hidden)] #[allow(missing_docs)] pub mod mutant_ {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    static CHOSEN: AtomicU32 = AtomicU32::new(u32::MAX);
-    const fn none() -> u32 { 0 }
-    fn read() -> u32 {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+    const UNREAD: u32 = u32::MAX;
+    const RECORDS: u32 = u32::MAX - 1;
+    static CHOSEN: AtomicU32 = AtomicU32::new(UNREAD);
+    static REACHED: [AtomicBool; FUNCTIONS] = [const { AtomicBool::new(false) }; FUNCTIONS];
+    const fn none(_: usize) -> u32 { 0 }
+    fn read(function: usize) -> u32 {
         let chosen = CHOSEN.load(Relaxed);
-        if chosen != u32::MAX { return chosen }
+        if chosen < RECORDS { return chosen }
+        if chosen == RECORDS { return record(function) }
         let chosen = std::env::var("MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        CHOSEN.store(chosen, Relaxed);
-        chosen
+        let records = std::env::var_os("MUTANTS_REACHED").is_some();
+        CHOSEN.store(if records { RECORDS } else { chosen }, Relaxed);
+        read(function)
     }
-    #[inline] pub const fn chosen() -> u32 { core::intrinsics::const_eval_select((), none, read) }
+    #[cold] fn record(function: usize) -> u32 {
+        if REACHED[function].load(Relaxed) || REACHED[function].swap(true, Relaxed) { return 0 }
+        if let Some(name) = std::env::var_os("MUTANTS_REACHED") {
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(name);
+            file.and_then(|mut file| std::io::Write::write_all(&mut file, &(function as u32).to_le_bytes())).unwrap();
+        }
+        0
+    }
+    #[inline] pub const fn chosen(function: usize) -> u32 { core::intrinsics::const_eval_select((function,), none, read) }
 }
 """
 RAW = re.compile(r'b?r(#*)"')
@@ -68,8 +91,9 @@ def body(src, at):
         at += 1
 
 
-def rewritten(src, mutants, out):
-    """The file with all of its mutants; the lines of each go to `out`, and those that have no place to `out[None]`."""
+def rewritten(src, mutants, out, functions, count):
+    """The file with all of its mutants; the lines of each go to `out`, and those that have no place to `out[None]`. The
+    function of each goes to `functions`, as a number; before these there were `count`, and how many then is told too."""
     starts = [0]
     for line in src.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -78,9 +102,9 @@ def rewritten(src, mutants, out):
     spans = {span(m["function"]["span"]) for _, m in mutants if m["function"]}
     outer = sorted(s for s in spans if not any(t != s and t[0] <= s[0] and s[1] <= t[1] for t in spans))
     text, last = "", 0
-    for start, end in outer:
+    for function, (start, end) in enumerate(outer, count):
         begin = body(src, start)
-        text += src[last:begin] + "{ match crate::mutant_::chosen() {\n"
+        text += src[last:begin] + f"{{ match crate::mutant_::chosen({function}) {{\n"
         for number, mutant in mutants:
             first, behind_it = span(mutant["span"])
             if begin < first and behind_it < end:
@@ -88,27 +112,30 @@ def rewritten(src, mutants, out):
                 arm = src[begin:first] + " " + mutant["replacement"] + " " + src[behind_it:end]
                 text += f"{number} => {arm}\n"
                 out[number] = (line, text.count("\n"))
+                functions[number] = function
         text += "_ => " + src[begin:end] + " } }"
         last = end
     out[None] = [number for number, _ in mutants if number not in out]
-    return text + src[last:]
+    return text + src[last:], count + len(outer)
 
 
 def generate(tree, crate, mutants, dead):
-    """Writes the crate's files; returns where each mutant is, and those that have no place."""
-    where, outside, lib = {}, [], f"{crate}/src/lib.rs"
-    files = {lib: []}
+    """Writes the crate's files; returns where each mutant is, those that have no place, and the function of each."""
+    where, outside, functions, lib = {}, [], {}, f"{crate}/src/lib.rs"
+    files, texts, count = {lib: [], **{mutant["file"]: [] for mutant in mutants}}, {}, 0
     for number, mutant in enumerate(mutants, 1):
         if number not in dead:
-            files.setdefault(mutant["file"], []).append((number, mutant))
+            files[mutant["file"]].append((number, mutant))
     for file, of_it in files.items():
         lines = {}
-        text = rewritten((ROOT / file).read_text(), of_it, lines)
+        texts[file], count = rewritten((ROOT / file).read_text(), of_it, lines, functions, count)
         outside += lines.pop(None)
         more = FEATURES.count("\n") if file == lib else 0
         where[file] = {number: (a + more, z + more) for number, (a, z) in lines.items()}
-        (tree / file).write_text(FEATURES + text + CHOICE if file == lib else text)
-    return where, outside
+    texts[lib] = FEATURES + texts[lib] + CHOICE.replace("FUNCTIONS", str(max(count, 1)))
+    for file, text in texts.items():
+        (tree / file).write_text(text)
+    return where, outside, functions
 
 
 def culprits(message, where):
@@ -127,72 +154,106 @@ def culprits(message, where):
 
 
 def build(args, mutants):
-    """The test program with all mutants that compile; the others; those that have no place."""
+    """The test programs with all mutants that compile: name, file and folder of each; what does not compile; what has
+    no place; the function of each mutant."""
     tree, dead = WORK / "tree", set()
     tree.mkdir(parents=True, exist_ok=True)
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["tar", "x", "-C", tree], input=archive, check=True)
-    env = dict(os.environ, RUSTC_BOOTSTRAP="1", CARGO_TARGET_DIR=str(WORK / "target"))
-    command = ["cargo", "test", "--no-run", "--message-format=json", "-p", args.package, *args.cargo]
+    # Nothing looks into these programs, and they may travel.
+    slim = {"CARGO_PROFILE_DEV_DEBUG": "false", "CARGO_PROFILE_DEV_STRIP": "symbols"}
+    env = {**slim, **os.environ, "RUSTC_BOOTSTRAP": "1", "CARGO_TARGET_DIR": str(WORK / "target")}
+    wanted = [[args.package, *args.cargo], *map(shlex.split, args.also)]
     for _ in range(ROUNDS):
-        where, outside = generate(tree, args.crate, mutants, dead)
-        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)
-        said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode == 0:
-            programs = [m["executable"] for m in said if m.get("executable") and m["profile"]["test"]]
-            return programs[-1], dead, outside
-        errors = [m["message"] for m in said if m["reason"] == "compiler-message"]
-        new = set().union(*(culprits(e, where) for e in errors if e["level"] == "error"))
+        where, outside, functions = generate(tree, args.crate, mutants, dead)
+        said, new = [], set()
+        for package, *rest in wanted:
+            command = ["cargo", "test", "--no-run", "--message-format=json", "-p", package, *rest]
+            done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)
+            said += [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+            if done.returncode != 0:
+                errors = [m["message"] for m in said if m["reason"] == "compiler-message"]
+                new = set().union(*(culprits(e, where) for e in errors if e["level"] == "error"))
+                if not new:
+                    sys.exit(done.stderr)
+                break
         if not new:
-            sys.exit(done.stderr)
+            made = [m for m in said if m.get("executable") and m["profile"]["test"]]
+            folder = lambda m: str(pathlib.Path(m["manifest_path"]).parent.relative_to(tree))
+            return [(m["target"]["name"], m["executable"], folder(m)) for m in made], dead, outside, functions
         dead |= new
         print(f"{len(dead)} do not compile", file=sys.stderr)
     sys.exit("too many rounds")
 
 
-def run(program, cwd, number, tests):
-    """What became of a mutant."""
-    quiet = {"PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1", "PROPTEST_MAX_SHRINK_ITERS": "0", "RUST_BACKTRACE": "0"}
-    env = dict(os.environ, MUTANT=str(number), **quiet)
-    streams = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    child = subprocess.Popen([program, *tests], cwd=cwd, env=env, start_new_session=True, **streams)
-    try:
-        return "survived" if child.wait(SECONDS) == 0 else "caught"
-    except subprocess.TimeoutExpired:
-        return "timeout"
-    finally:  # also when this program is told to end, and for what a test has left running
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, 9)
-        child.wait()
+def pack(args, mutants, into):
+    """What `packed_run.py` wants."""
+    if into.exists() and not (into / "pack.json").exists():
+        sys.exit(f"{into} is no pack")
+    programs, dead, outside, functions = build(args, mutants)
+    shutil.rmtree(into, ignore_errors=True)
+    (into / "bin").mkdir(parents=True)
+    for name, program, folder in programs:
+        shutil.copy(program, into / "bin" / name)
+        (into / "tree" / folder).mkdir(parents=True, exist_ok=True)
+    for data in args.data:
+        (into / "tree" / data).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / data).is_dir() else shutil.copy
+        copy(ROOT / data, into / "tree" / data)
+    shutil.copy(pathlib.Path(__file__).parent / "packed_run.py", into / "run.py")
+    about = {
+        "tree": str(WORK / "tree"),
+        "programs": {name: folder for name, _, folder in programs},
+        "filters": args.filters,
+        "network": args.network,
+        "functions": functions,
+        "names": {number: mutant["name"] for number, mutant in enumerate(mutants, 1)},
+        "dead": sorted(dead),
+        "outside": sorted(outside),
+    }
+    (into / "pack.json").write_text(json.dumps(about))
+
+
+def report(file):
+    """Survivors, and how many there are of what."""
+    result = json.loads(file.read_text())
+    for number, of in sorted(result["mutants"].items(), key=lambda item: int(item[0])):
+        if of["what"] in ("survived", "unreached"):
+            how = f"of {of['tests']} tests" if "tests" in of else "reached by no test"
+            print(number, result["names"][number], f"({how})")
+    dead, outside = len(result["dead"]), len(result["outside"])
+    print(len(result["names"]), "mutants;", dead, "do not compile;", outside, "outside of functions;", end=" ")
+    counts = collections.Counter(of["what"] for of in result["mutants"].values())
+    print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
+    if "--report" in sys.argv[:2]:
+        return report(pathlib.Path(sys.argv[2]))
     parser.add_argument("crate")
     parser.add_argument("package")
     parser.add_argument("-f", dest="files", action="append", default=[])
     parser.add_argument("--only", help="numbers, with commas between them")
+    parser.add_argument("--also", action="append", default=[], help="another package and its tests")
+    parser.add_argument("--data", action="append", default=[], help="a file or folder that tests read")
+    parser.add_argument("--network", action="append", default=[], help="part of the names of tests that want one port")
+    parser.add_argument("--pack", type=pathlib.Path)
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     args, rest = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
     # Cargo's arguments begin with a dash or follow one that takes a value; what remains are names of tests.
     args.cargo = [a for i, a in enumerate(rest) if a[0] == "-" or i and rest[i - 1] in ("--features", "--test")]
-    tests = [a for a in rest if a not in args.cargo]
+    args.filters = [a for a in rest if a not in args.cargo]
     command = ["cargo", "mutants", "--no-config", "--list", "--json", "-p", args.package]
     command += [part for file in args.files for part in ("-f", file)]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     mutants = [m for m in json.loads(listed) if not m["file"].endswith("tests.rs")]
-    program, dead, outside = build(args, mutants)
-    cwd = WORK / "tree" / args.crate
-    if (what := run(program, cwd, 0, tests)) != "survived":
-        sys.exit(f"without a mutant the tests end with: {what}")
-    wanted = {int(n) for n in args.only.split(",")} if args.only else set(range(1, len(mutants) + 1))
-    results = {n: run(program, cwd, n, tests) for n in sorted(wanted - dead - set(outside))}
-    (WORK / f"{args.package}.json").write_text(json.dumps(results))
-    for number, what in results.items():
-        if what == "survived":
-            print(number, mutants[number - 1]["name"])
-    print(len(mutants), "mutants;", len(dead), "do not compile;", len(outside), "outside of functions;", end=" ")
-    print(", ".join(f"{count} {what}" for what, count in sorted(collections.Counter(results.values()).items())))
+    into = args.pack or WORK / args.package
+    pack(args, mutants, into)
+    if not args.pack:
+        command = [into / "run.py", "1000000", into, *(["--only", args.only] if args.only else [])]
+        subprocess.run(command, env=dict(os.environ, WORK=str(into / "work")), check=True)
+        report(into / "result.json")
 
 
 main()
