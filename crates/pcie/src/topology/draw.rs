@@ -93,7 +93,7 @@ pub fn to_tree(topology: &Topology) -> String {
         tree(topology, socket, "", true, &mut out);
     }
     for link in topology.interconnects() {
-        let (a, b) = (&topology.node(link.a).id, &topology.node(link.b).id);
+        let [a, b] = [link.a, link.b].map(|node| one_line(&topology.node(node).id));
         let (rate, mark) = (link.gb_per_s, marked(link.origin));
         let _ = writeln!(out, "{a} <-> {b}  {rate} GB/s each way{mark}");
     }
@@ -120,11 +120,11 @@ pub fn to_text(topology: &Topology) -> String {
     if !gpus.is_empty() && !nics.is_empty() {
         let _ = write!(out, "\n{:10}", "");
         for &nic in &nics {
-            let _ = write!(out, "{:>14}", topology.node(nic).id);
+            let _ = write!(out, "{:>14}", one_line(&topology.node(nic).id));
         }
         out.push('\n');
         for &gpu in &gpus {
-            let _ = write!(out, "{:10}", topology.node(gpu).id);
+            let _ = write!(out, "{:10}", one_line(&topology.node(gpu).id));
             for &nic in &nics {
                 let _ = write!(out, "{:>14}", topology.class_of(gpu, nic));
             }

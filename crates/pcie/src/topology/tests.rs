@@ -346,3 +346,12 @@ fn sysfs_acs_and_missing_tree() {
     let missing = from_sysfs(&dir.path().join("nowhere"), 22.0).unwrap_err().to_string();
     assert!(missing.contains("bus/pci/devices"), "{missing}");
 }
+
+/// Names are the file's: of a terminal they move nothing.
+#[test]
+fn drawings_have_no_control_characters_of_names() {
+    let named = |text: &str| text.replace("gpu0", "gpu\\u001b[2J").replace("nic0", "nic\\u0007");
+    let text = to_text(&from_toml(&named(GOOD)).unwrap());
+    assert!(text.contains("gpu\\u{1b}[2J") && text.contains("nic\\u{7}"), "{text}");
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+}
