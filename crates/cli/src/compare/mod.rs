@@ -433,7 +433,7 @@ fn orders(a: usize, b: usize) -> u64 {
 fn number(value: f64) -> String {
     match value {
         // What would not fit its column, or be all zeros.
-        v if v >= 1e11 || v < 1e-3 => format!("{v:.3e}"),
+        v if v != 0.0 && !(1e-3..1e11).contains(&v) => format!("{v:.3e}"),
         v if v >= 1000.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.4}"),
