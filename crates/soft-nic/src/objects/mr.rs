@@ -128,13 +128,24 @@ impl Used {
 }
 
 impl Entry {
+    /// Notes its low byte as one of the last ones. Of both halves together one byte at least is free afterwards.
+    fn note(&mut self) {
+        self.recent.insert(self.variant);
+        if self.recent.len() >= LOWS {
+            self.before = std::mem::take(&mut self.recent);
+        }
+    }
+
+    /// Gives it the low byte that a registrant chose, or one that the last registrations had not.
+    fn renew(&mut self, chosen: Option<u8>, any: impl FnOnce() -> u32) {
+        self.variant = chosen.unwrap_or_else(|| self.turn(any()));
+        self.note();
+    }
+
     /// A low byte for the next registration, which the last ones had not.
     fn turn(&mut self, any: u32) -> u8 {
         if self.recent != Used::default() || self.before != Used::default() {
-            self.recent.insert(self.variant); // the registrant may have chosen it, or a UMR
-        }
-        if self.recent.len() >= LOWS {
-            self.before = std::mem::take(&mut self.recent);
+            self.note(); // the registrant may have chosen it, or a UMR
         }
         let free = |byte: &u8| !self.recent.has(*byte) && !self.before.has(*byte);
         let count = (0..=255).filter(free).count();
@@ -285,8 +296,7 @@ impl Regions {
         let place = self.free.pop_front().ok_or(full)?;
         let index = self.index(place);
         let entry = &mut self.entries[place];
-        entry.variant = tag.unwrap_or_else(|| entry.turn(self.random.number()));
-        entry.recent.insert(entry.variant);
+        entry.renew(tag, || self.random.number());
         let key = index << 8 | u32::from(entry.variant);
         let region = entry.region.insert(region);
         self.mirrors.iter().filter_map(Weak::upgrade).for_each(|mirror| mirror.set(key, region));

@@ -224,3 +224,17 @@ fn a_keys_low_byte_can_be_chosen() {
     t.deregister(mr).unwrap();
     assert_ne!(again(&t, &mem, mr).lkey.0 as u8, 0x7e, "a new key");
 }
+
+/// Low bytes that registrants choose count as those that are drawn: of the next ones some are always left.
+#[test]
+fn chosen_low_bytes_leave_some_to_be_drawn() {
+    let mut entry =
+        Entry { region: None, variant: 0, recent: Used::default(), before: Used::default() };
+    let mut uses = |chosen: Option<u8>| entry.renew(chosen, || 7);
+    // More chosen ones than a half has, then drawn ones; and a chosen one where the half is all but full.
+    (0..=LOWS as u8).for_each(|byte| uses(Some(byte)));
+    (0..300).for_each(|_| uses(None));
+    for turn in 0..3000 {
+        uses((turn % 127 == 126).then_some((turn % 251) as u8));
+    }
+}

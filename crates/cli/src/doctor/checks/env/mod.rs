@@ -143,7 +143,12 @@ impl<'a> List<'a> {
             true => self.entries.is_empty() || self.entries.iter().any(|e| self.names_device(e, d)),
             false => !d.ports.iter().any(|port| self.chooses(d, port)),
         };
-        if !self.excludes || self.chooses_all() || m.mlx5().next().is_none() {
+        // Of a device that does not show its driver nobody knows whether it is left.
+        if !self.excludes
+            || self.chooses_all()
+            || m.mlx5().next().is_none()
+            || m.rdma.iter().any(RdmaDevice::may_be_mlx5)
+        {
             return None;
         }
         let (chosen, others): (Vec<_>, Vec<_>) = m
