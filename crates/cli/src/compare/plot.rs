@@ -37,7 +37,7 @@ impl Comparison {
     }
 
     /// Of rows that have message sizes: a line for what differs in nothing else.
-    fn lines(&self) -> Vec<Line> {
+    pub(super) fn lines(&self) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for row in &self.rows {
             let is_size = |field: &&(String, String)| field.0 == "size_bytes" || field.0 == "bytes";
@@ -47,7 +47,8 @@ impl Comparison {
                 row: row.key.row.iter().filter(|f| !is_size(f)).cloned().collect(),
                 measure: String::new(),
             };
-            let label = format!("{} {}", rest.text(&self.common), row.key.measure);
+            // A legend cuts long names: what tells most lines apart comes first.
+            let label = format!("{} {}", row.key.measure, rest.text(&self.common));
             let at = lines.iter().position(|line| line.label == label).unwrap_or_else(|| {
                 lines.push(Line { label, points: Vec::new(), bars: Vec::new() });
                 lines.len() - 1

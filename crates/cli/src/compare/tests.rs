@@ -254,3 +254,18 @@ fn other_units_are_other_measures_and_printable() {
     let all = Comparison::new(of("\u{1b}[2J/s"), of("\u{1b}[2J/s"));
     assert!(!all.text(false, None).replace('\n', "").contains(char::is_control));
 }
+
+/// A legend has room for the beginning of a name: that tells paths and measures apart.
+#[test]
+fn lines_of_a_plot_differ_in_what_a_legend_shows() {
+    let row = |kick: &str, window: u64| {
+        json!({ "data": "push", "kick": kick, "observer": "gpu", "window_bytes": window, "qps": 1,
+            "size_bytes": 8, "latency_ns_p50": 1.0, "latency_ns_p99": 2.0 })
+    };
+    let of = || side(json!([row("inband", 131_072), row("kernel", 65_536)]));
+    let labels: Vec<String> =
+        Comparison::new(of(), of()).lines().into_iter().map(|line| line.label).collect();
+    let shown: std::collections::BTreeSet<String> =
+        labels.iter().map(|label| label.chars().take(30).collect()).collect();
+    assert!(labels.len() >= 4 && shown.len() == labels.len(), "{labels:?}");
+}
