@@ -3,6 +3,7 @@
 pub(crate) mod cq;
 pub(crate) mod events;
 pub(crate) mod layout;
+mod lows;
 pub(crate) mod mkey;
 pub(crate) mod moderation;
 pub(crate) mod mr;

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
 use crate::adversary;
+use crate::objects::lows::Used;
 use crate::objects::mkey::{Indirect, PartsAttr};
 use crate::objects::number::Number;
 use crate::offload::{Mirror, Offload};
@@ -107,24 +108,6 @@ pub(crate) struct Entry {
     /// The last ones, fewer than [`LOWS`], and so many before these.
     recent: Used,
     before: Used,
-}
-
-/// A set of low bytes.
-#[derive(Default, PartialEq)]
-struct Used([u64; 4]);
-
-impl Used {
-    fn insert(&mut self, byte: u8) {
-        self.0[usize::from(byte) / 64] |= 1 << (byte % 64);
-    }
-
-    fn has(&self, byte: u8) -> bool {
-        self.0[usize::from(byte) / 64] >> (byte % 64) & 1 == 1
-    }
-
-    fn len(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
 }
 
 impl Entry {
