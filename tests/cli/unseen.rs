@@ -432,7 +432,7 @@ fn an_iommu_is_seen_of_every_device() {
     }
 }
 
-/// Some platforms mount the driver's libraries in a folder of their own.
+/// Clouds mount the driver's libraries in a folder of their own.
 #[test]
 fn the_driver_is_found_where_it_is_mounted() {
     let lib = "file usr/lib64";

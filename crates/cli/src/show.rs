@@ -22,7 +22,7 @@ pub struct ShowArgs {
     report: Option<PathBuf>,
 }
 
-/// Longest result that is read: that of a hundred thousand rows is half as long.
+/// Longest result that is read: three hundred thousand rows of `bench` are as long.
 const MAX_BYTES: u64 = 256 << 20;
 
 fn read(file: &Path) -> Result<Results, CliError> {

@@ -101,6 +101,21 @@ void ready_word_is_there() {
   CHECK(w == BP_OK);
 }
 
+// A put waits for room for one block. The error CQE of the second put says that the first is complete, which is room
+// enough; nothing is posted behind an error all the same.
+template <class Path>
+void no_post_behind_an_error() {
+  begin<Path>();
+  uint64_t end = 0;
+  for (int i = 0; i < 64; i++)
+    CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_OK);
+  CHECK(end == 64);
+  q.cqe(BP_CQE_REQ_ERR, 1);
+  CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_CQE_ERROR);
+  CHECK(q.state.done == 1 && q.state.reserved == 64);
+  CHECK(bp::put_inline<Path>(ep, bp::thread_scope{}, 0, src, 8, bp::none, &end) == BP_DEAD);
+}
+
 template <class Path>
 void all() {
   both_cqes_at_once<Path>();
@@ -108,6 +123,7 @@ void all() {
   done_in_the_middle_and_nothing_more<Path>();
   complete_by_an_error_cqe<Path>();
   ready_word_is_there<Path>();
+  no_post_behind_an_error<Path>();
 }
 
 int main() {

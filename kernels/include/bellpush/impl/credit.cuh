@@ -58,14 +58,17 @@ BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, u
   if constexpr (P::shared) {
     for (deadline wait;;) {
       next = ld_relaxed_gpu(&state_of(qp)->reserved);
-      if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) return BP_OK;
+      const bool has_room = next + n <= limit + poll_cq<P>(qp, next + n - limit);
+      // Also with room: the CQE of the error may stand behind those that made it.
       if (bp_status_code e = error_of<P>(qp)) return e;
+      if (has_room) return BP_OK;
       ring_for_others<P>(qp, wait);
       if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
       yield_();
     }
   } else {
-    return wait_done<P>(qp, next + n - limit);
+    if (bp_status_code s = wait_done<P>(qp, next + n - limit)) return s;
+    return error_of<P>(qp);
   }
 }
 

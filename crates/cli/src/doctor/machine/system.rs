@@ -359,7 +359,7 @@ const FOLDERS: [&str; 13] = [
     "usr/lib/aarch64-linux-gnu/nvidia",
     "usr/lib/aarch64-linux-gnu/tegra",
     "usr/lib/wsl/lib",
-    // Where the device plugin of Google's Kubernetes mounts the driver's.
+    // Where clouds mount the driver's: NVIDIA's own images have it in LD_LIBRARY_PATH.
     "usr/local/nvidia/lib64",
     "run/opengl-driver/lib",
     "usr/local/cuda/compat",
