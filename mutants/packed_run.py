@@ -166,7 +166,8 @@ class Run:
 
     def baseline(self):
         for program in self.pack["programs"]:
-            listed = subprocess.run([HERE / "bin" / program, "--list", "--format", "terse"], capture_output=True, text=True)
+            command = [HERE / "bin" / program, "--list", "--format", "terse"]
+            listed = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
             names = [line[: -len(": test")] for line in listed.stdout.splitlines() if line.endswith(": test")]
             for name in names:
                 if not self.pack["filters"] or any(f in name for f in self.pack["filters"]):
