@@ -26,7 +26,7 @@ ADDRESSES = ["10.0.0.1", "10.0.0.2"]  # of interop/faults.sh's own network
 # What a program that tells of an error says, of whatever kind.
 TELLS = re.compile(
     r"error|fail|fatal|synd|status|abort|unable|couldn|can't|cannot|unexpected|reset|timed out|timeout|mismatch|"
-    r"not connected|no data|invalid|event|lost|unreachable|shutdown|refused|signal|unknown",
+    r"not connected|not so|no data|invalid|event|lost|unreachable|shutdown|refused|signal|unknown",
     re.I,
 )
 # From the worst on: a cell is what its worse side is.
@@ -200,7 +200,8 @@ class Cell:
         return shlex.split(line.format(**values))
 
     def start(self):
-        env = dict(os.environ, **self.program.env, TMPDIR=str(self.folder))
+        own = {name: value.format(dir=self.folder) for name, value in self.program.env.items()}
+        env = dict(os.environ, **own, TMPDIR=str(self.folder))
         log = lambda name: self.folder / f"{name}.log"
         if self.program.kind == "ranks":
             return {"ranks": Side(self.words(self.program.client), log("ranks"), env)}

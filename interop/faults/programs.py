@@ -7,6 +7,7 @@ rdma_cm, each at an address of its own; `ranks` is one command that starts both.
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 # What the programs that compare data say of wrong ones.
 WRONG = (
@@ -152,6 +153,23 @@ def fi_pingpong(line):
     )
 
 
+def nccl_net(program):
+    """NCCL's net_ib, as interop/nccl_net.sh has built it. Both ranks are told where to meet."""
+    rank = f"{program} IB check"
+    return ranks(
+        "NCCL net_ib",
+        f"NCCL {program.parent.name}",
+        f"""bash -c "mkdir {{dir}}/meet
+            RANK=0 {{on}} {rank} &
+            RANK=1 {{faulty}} {rank}
+            second=$?
+            wait $! && exit $second" """,
+        # 67 ms, seven times, before a peer passes for one that is gone; by default 30 s.
+        env={"MEET": "{dir}/meet", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "WARN",
+             "NCCL_IB_TIMEOUT": "14"},
+    )
+
+
 PROGRAMS = [
     perftest("ib_write_bw -s 65536 -n 1500"),
     perftest("ib_write_lat -n 2000"),
@@ -203,4 +221,5 @@ PROGRAMS = [
         f": -n 1 {{faulty}} {{dir}}/mpi-openmpi 100000 {WORK}",
     ),
     mpich("rc_x"),
+    *map(nccl_net, sorted(Path(__file__).resolve().parents[2].glob("target/nccl-net/*/nccl_net"))[-1:]),
 ]
