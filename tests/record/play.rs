@@ -308,7 +308,7 @@ fn a_recording_is_shown_in_words() {
     talk(&mut p, 2, 5);
     drop(p);
     let mut out = Vec::new();
-    show(&files[0], &mut out).unwrap();
+    record::show(read(&files[0]), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     for part in ["call Qp(", "done: Number(", "step at", "sends RC SendOnly", "XXH3"] {
         assert!(text.contains(part), "{part}: {text}");
