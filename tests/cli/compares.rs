@@ -127,7 +127,7 @@ fn what_cannot_be_compared_is_one_line() {
     let deep = [b"{\"results\":".as_slice(), &b"[".repeat(100_000)].concat();
     for (before, after, reason) in [
         (own.clone(), "/nowhere".into(), "/nowhere"),
-        (own.clone(), "/dev/zero".into(), "more than"),
+        (own.clone(), "/dev/zero".into(), "not a regular file"),
         (own.clone(), file("empty", b""), "no JSON"),
         (own.clone(), file("deep", &deep), "no JSON"),
         (own.clone(), file("list", b"[]"), "no list of results"),
@@ -140,6 +140,15 @@ fn what_cannot_be_compared_is_one_line() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{reason}: {error}");
         assert!(error.contains(reason) && error.lines().count() <= 2, "{reason}: {error}");
+    }
+    // What is named is written all the same.
+    let [json, csv, svg] = ["o.json", "o.csv", "o.svg"].map(|name| file(name, b""));
+    let names = ["--fail-above", "5%", "--json", &json, "--csv", &csv, "--svg", &svg];
+    let unjudged = compare(&[&[own.as_str(), &own], &names[..]].concat());
+    assert_eq!(unjudged.status.code(), Some(2));
+    for (path, begin) in [(&json, "{\n"), (&csv, "row,"), (&svg, "<svg")] {
+        let written = std::fs::read_to_string(path).unwrap();
+        assert!(written.starts_with(begin), "{path}: {written}");
     }
     let once = compare(&[&own, &own, "--fail-above", "5%"]);
     assert!(once.status.code() == Some(2) && text(&once).contains("measured often enough"));

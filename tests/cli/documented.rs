@@ -1,5 +1,6 @@
 //! Each command that README and the pages show is run: here, or by a test that is named below, or it is said why not.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -234,7 +235,7 @@ fn commands(text: &str) -> Vec<String> {
 fn pages() -> Vec<(String, String)> {
     let root = root();
     let mut files: Vec<PathBuf> = vec![root.join("README.md"), root.join("packaging/README.md")];
-    for folder in ["docs", "docs/tutorial"] {
+    for folder in ["docs", "docs/design", "docs/tutorial"] {
         let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files.extend(entries.filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
@@ -299,6 +300,41 @@ fn commands_are_found_as_pages_show_them() {
         "dmesg | bellpush d",
     ];
     assert_eq!(found, wanted);
+}
+
+/// Commands within sentences, which is all that pages of design have: each is there, with its options.
+#[test]
+fn commands_within_sentences_are_there() {
+    let (mut helps, mut wrong, mut count) = (BTreeMap::<String, String>::new(), Vec::new(), 0);
+    for (page, text) in pages() {
+        let sentences = text.split("```").step_by(2).collect::<String>();
+        for span in sentences.split('`').skip(1).step_by(2).map(plain) {
+            let Some(words) = span.strip_prefix("bellpush ") else { continue };
+            let mut words = words.split_whitespace().take_while(|word| *word != "--");
+            let Some(name) = words.next().filter(|name| {
+                // `bellpush COMMAND` stands for all; a device calls itself `bellpush soft`.
+                *name != "soft" && name.chars().all(|c| c.is_ascii_lowercase())
+            }) else {
+                continue;
+            };
+            count += 1;
+            let help = helps.entry(name.to_owned()).or_insert_with(|| {
+                let mut program = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+                let output = program.args([name, "--help"]).output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            });
+            let options = words.filter(|word| word.starts_with("--"));
+            let options = options.filter_map(|word| word.split(['=', ',', '[', ']']).next());
+            let is_there = |option: &str| {
+                help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|w| w == option)
+            };
+            if help.is_empty() || !options.clone().all(is_there) {
+                wrong.push(format!("{page}: {span}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(count > 30, "{count}");
 }
 
 #[test]

@@ -47,6 +47,7 @@ mod documented;
 mod environment;
 mod examples;
 mod front_door;
+mod inputs;
 mod pages;
 mod pcie;
 mod post;

@@ -8,6 +8,7 @@ mod preloaded;
 mod action;
 mod crates;
 mod door;
+mod header;
 mod manual;
 mod prefix;
 mod wheel;

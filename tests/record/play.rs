@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::queue_pairs::{Pair, attr, inline, make_qp, pattern};
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet};
-use bellpush::nic::soft::record::{End, Record, Replayed, compare, replay, show};
+use bellpush::nic::soft::record::{self, End, FirstDifference, Record, RecordingError, Replayed};
 use bellpush::nic::soft::script::{Script, ScriptedFaults};
 use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::nic::{Change, QpState, QueuePair};
@@ -28,6 +28,18 @@ struct Made<'a> {
 }
 
 const PLAIN: Made<'_> = Made { whole: false, seed: None, faults: "", script: "", adversary: "" };
+
+fn read(file: &Path) -> Vec<u8> {
+    std::fs::read(file).unwrap()
+}
+
+fn replay(file: &Path) -> Result<Replayed, RecordingError> {
+    record::replay(read(file))
+}
+
+fn compare(files: [&Path; 2]) -> Result<Option<FirstDifference>, (usize, RecordingError)> {
+    record::compare(files.map(read))
+}
 
 /// Two NICs that record, connected; their files.
 fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
@@ -237,7 +249,7 @@ fn damaged_recordings_are_refused_or_differ_and_end() {
     let play = |bytes: &[u8]| {
         std::fs::write(&file, bytes).unwrap();
         let (played, mut out) = (replay(&file), Vec::new());
-        let _ = show(&file, &mut out);
+        let _ = record::show(read(&file), &mut out);
         let _ = compare([&files[0], &file]);
         played
     };
@@ -296,7 +308,7 @@ fn a_recording_is_shown_in_words() {
     talk(&mut p, 2, 5);
     drop(p);
     let mut out = Vec::new();
-    show(&files[0], &mut out).unwrap();
+    record::show(read(&files[0]), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     for part in ["call Qp(", "done: Number(", "step at", "sends RC SendOnly", "XXH3"] {
         assert!(text.contains(part), "{part}: {text}");

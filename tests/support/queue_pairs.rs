@@ -311,7 +311,7 @@ pub mod recorded {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use bellpush::nic::soft::record::{End, Record, replay};
+    use bellpush::nic::soft::record::{End, Record, RecordingError, replay};
 
     thread_local! {
         /// Those of no pair are played when the test's thread ends.
@@ -343,7 +343,8 @@ pub mod recorded {
     impl Drop for Check {
         fn drop(&mut self) {
             for path in self.0.drain(..) {
-                let played = replay(&path);
+                let read = std::fs::read(&path).map_err(RecordingError::from);
+                let played = read.and_then(replay);
                 let _ = std::fs::remove_file(&path);
                 if std::thread::panicking() {
                     continue;

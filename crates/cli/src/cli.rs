@@ -1,12 +1,12 @@
 //! Common parts of the subcommands: one-line errors, output, exit statuses.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
+use bellpush_cli::input::{self, InputError};
 use bellpush_cli::report::{self, ReportError, Results, machine, table};
 use clap::error::ErrorKind;
 
@@ -89,42 +89,29 @@ fn one_line(text: &str) -> CliError {
     CliError::new(what.trim_start_matches("error: "), tip.map_or(help, str::to_owned))
 }
 
-/// Reads a whole file, or stdin for `-`.
-pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    read_at_most(path, u64::MAX)
-}
-
-/// The same of so many bytes at most: what has no end is refused before memory is full.
+/// Reads a file, or stdin for `-`, of so many bytes at most: what has no end is refused before memory is full.
 pub fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
-    let whole = |from: &mut dyn Read| {
-        let mut bytes = Vec::new();
-        from.take(most.saturating_add(1)).read_to_end(&mut bytes).map(|_| bytes)
-    };
-    let is_stdin = path.as_os_str() == "-";
-    let read = match is_stdin {
-        true => whole(&mut io::stdin().lock()),
-        false => fs::File::open(path).and_then(|mut file| whole(&mut file)),
-    };
-    if read.as_ref().is_ok_and(|bytes| bytes.len() as u64 > most) {
-        let what = format!("cannot read {}: more than {most} bytes", path.display());
-        return Err(CliError::new(what, "name a file that is a result"));
-    }
-    read.map_err(|e| {
-        if is_stdin {
-            return CliError::new(format!("cannot read stdin: {e}"), "name a file instead");
-        }
-        let remedy = match e.kind() {
-            io::ErrorKind::NotFound => "check the name",
-            io::ErrorKind::IsADirectory => "name a file in it",
-            _ => "check that it may be read",
+    input::read(path, most).map_err(|e| {
+        let name = match path.as_os_str() == "-" {
+            true => "stdin".into(),
+            false => path.display().to_string(),
         };
-        CliError::new(format!("cannot read {}: {e}", path.display()), remedy)
+        let remedy = match &e {
+            _ if path.is_dir() => "name a file in it",
+            InputError::Io(e) if e.kind() == io::ErrorKind::NotFound => "check the name",
+            InputError::Io(_) => "check that it may be read",
+            _ => "name another file",
+        };
+        CliError::new(format!("cannot read {name}: {e}"), remedy)
     })
 }
 
+/// Longest file of bytes to send: it is in memory whole.
+const MOST_OF_A_PAYLOAD: u64 = 4 << 30;
+
 /// The bytes to send: a non-empty file.
 pub fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
-    let bytes = read(path)?;
+    let bytes = read_at_most(path, MOST_OF_A_PAYLOAD)?;
     if bytes.is_empty() {
         let what = format!("the payload {} is empty", path.display());
         return Err(CliError::new(what, "name a file with at least one byte"));

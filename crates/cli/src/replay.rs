@@ -8,7 +8,10 @@ use bellpush::nic::soft::record::{
     Difference, End, FirstDifference, RecordingError, compare, replay, show,
 };
 
-use crate::cli::CliError;
+use crate::cli::{self, CliError};
+
+/// Longest recording that is read: it is in memory whole.
+const MAX_BYTES: u64 = 4 << 30;
 
 #[derive(Debug, clap::Args)]
 pub struct ReplayArgs {
@@ -23,9 +26,10 @@ pub struct ReplayArgs {
 }
 
 pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
+    let recording = read(&args.file)?;
     if args.show {
         let mut out = io::BufWriter::new(io::stdout().lock());
-        show(&args.file, &mut out).map_err(|error| unusable(&args.file, &error))?;
+        show(recording, &mut out).map_err(|error| unusable(&args.file, &error))?;
         return match out.flush() {
             // Who reads along has seen enough.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -35,9 +39,9 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
         };
     }
     if let Some(other) = &args.against {
-        return against([&args.file, other]);
+        return against([&args.file, other], [recording, read(other)?]);
     }
-    let played = replay(&args.file).map_err(|error| unusable(&args.file, &error))?;
+    let played = replay(recording).map_err(|error| unusable(&args.file, &error))?;
     let (steps, events) = (played.steps, played.events);
     match played.end {
         End::Same => {
@@ -64,6 +68,10 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
     }
 }
 
+fn read(file: &Path) -> Result<Vec<u8>, CliError> {
+    cli::read_at_most(file, MAX_BYTES)
+}
+
 fn unusable(file: &Path, error: &RecordingError) -> CliError {
     let what = format!("{}: {error}", file.display());
     CliError::new(what, "name a file that 'bellpush run --record' of this version has written")
@@ -81,9 +89,8 @@ fn tell(difference: &Difference) {
     println!("now:      {}", did.trim());
 }
 
-fn against(files: [&PathBuf; 2]) -> Result<ExitCode, CliError> {
-    let found = compare(files.map(PathBuf::as_path))
-        .map_err(|(which, error)| unusable(files[which], &error))?;
+fn against(files: [&PathBuf; 2], recordings: [Vec<u8>; 2]) -> Result<ExitCode, CliError> {
+    let found = compare(recordings).map_err(|(which, error)| unusable(files[which], &error))?;
     let Some(FirstDifference { qp, after, did }) = found else {
         println!("the same: what each queue pair sent, completed and told of");
         return Ok(ExitCode::SUCCESS);

@@ -6,7 +6,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +22,7 @@ use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script};
 use bellpush::nic::soft::trace::Tracing;
 use bellpush::preload::{Preload, VARIABLE, Wire};
+use bellpush_cli::input;
 use bellpush_cli::trace::stats;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -185,10 +186,8 @@ fn proc_path(tracing: &Tracing) -> Option<PathBuf> {
 /// The text of a fault script that makes sense.
 fn read_script(path: &Path, devices: usize) -> Result<String, CliError> {
     let (name, help) = (path.display(), "docs/faults.md says how a script is written");
-    // A program's environment has room for so much, and one byte more shows that it is too long.
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path);
-    file.and_then(|file| file.take(MAX_SCRIPT_BYTES as u64 + 1).read_to_end(&mut bytes))
+    // A program's environment has room for so much.
+    let bytes = input::read(path, MAX_SCRIPT_BYTES as u64)
         .map_err(|e| CliError::new(format!("cannot read {name}: {e}"), help))?;
     let text =
         String::from_utf8(bytes).map_err(|_| CliError::new(format!("{name} is not text"), help))?;

@@ -1,10 +1,11 @@
 //! Sizes, CSV output and destinations of the model's commands.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bellpush::pcie::topology::{BUILTIN_NAMES, Topology, builtin, from_toml};
+use bellpush_cli::input;
 use serde_json::Value;
 
 use crate::amount;
@@ -56,10 +57,7 @@ pub fn topology(name: &str) -> Result<Topology, String> {
     if let Some(topology) = builtin(name) {
         return Ok(topology);
     }
-    let text = read_regular(Path::new(name))
-        .and_then(|bytes| {
-            String::from_utf8(bytes).map_err(|e| format!("{name}: {}", e.utf8_error()))
-        })
+    let text = read_text(Path::new(name))
         .map_err(|e| format!("{e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
     let mut topology = from_toml(&text).map_err(|e| format!("{name}: {e}"))?;
     if topology.name.is_empty() {
@@ -71,47 +69,20 @@ pub fn topology(name: &str) -> Result<Topology, String> {
 /// Longest file that the model's commands read: `lspci -vvv` of a large machine has a few million bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Reads a file, or what a pipe has to say, of 64 MiB at most.
+/// Reads a file, or stdin for `-`, of 64 MiB at most.
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
     read_at_most(path, MAX_BYTES)
 }
 
-/// The same of a regular file, or of stdin for `-`: a named pipe that nobody writes has no end.
-pub fn read_regular(path: &Path) -> Result<Vec<u8>, String> {
-    let is_other = std::fs::metadata(path).is_ok_and(|data| !data.is_file());
-    match is_other && path.as_os_str() != "-" {
-        true => Err(format!("{}: not a regular file; `-` reads standard input", path.display())),
-        false => read_bytes(path),
-    }
-}
-
-/// The same, of so many bytes at most; stdin for `-`.
+/// The same, of so many bytes at most.
 pub fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    let name = path.display();
-    let mut bytes = Vec::new();
-    let file: Box<dyn Read> = match path.as_os_str() == "-" {
-        true => Box::new(std::io::stdin().lock()),
-        false => Box::new(std::fs::File::open(path).map_err(|e| format!("{name}: {e}"))?),
-    };
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| format!("{name}: {e}"))?;
-    match bytes.len() as u64 > most {
-        true => Err(format!("{name}: more than {most} bytes")),
-        false => Ok(bytes),
-    }
+    input::read(path, most).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Text of a file, or of what a pipe has to say.
+/// Text of a file, or of stdin for `-`.
 pub fn read_text(path: &Path) -> Result<String, String> {
-    text_of(path, read_bytes(path)?)
-}
-
-/// Text of a regular file, or of stdin for `-`.
-pub fn read_regular_text(path: &Path) -> Result<String, String> {
-    text_of(path, read_regular(path)?)
-}
-
-fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, String> {
-    String::from_utf8(bytes).map_err(|e| format!("{}: {}", path.display(), e.utf8_error()))
+    let text = String::from_utf8(read_bytes(path)?);
+    text.map_err(|e| format!("{}: {}", path.display(), e.utf8_error()))
 }
 
 /// Parses a number of bytes with an optional KiB, MiB, GiB or TiB.

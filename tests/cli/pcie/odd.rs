@@ -122,3 +122,17 @@ fn odd_commands_are_refused_in_one_line() {
         assert!(error.lines().count() == 1, "{args:?}: {error}");
     }
 }
+
+/// A ranking takes seconds: a terminal is told how far it is, and nobody else.
+#[test]
+fn a_terminal_sees_how_far_a_ranking_is() {
+    let line =
+        format!("timeout 60 {} topo same-switch > /dev/null", env!("CARGO_BIN_EXE_bellpush"));
+    let Ok(shown) = Command::new("script").args(["-qec", &line, "/dev/null"]).output() else {
+        return println!("SKIPPED: no script(1), which makes a terminal");
+    };
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("0/1 kinds of pairs ranked"), "{shown}");
+    let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}

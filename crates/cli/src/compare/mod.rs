@@ -32,7 +32,8 @@ const COLUMNS: [&str; 8] = ["row", "measure", "before", "after", "ratio", "low",
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0; with --fail-above 1 where a row is worse than that, is \
                         missing in the other result or was not verified; 2 the files cannot be \
-                        compared, or with --fail-above no row can be judged.")]
+                        compared, or with --fail-above no row can be judged, of which the \
+                        table and what --json, --csv and --svg name are written all the same.")]
 pub struct CompareArgs {
     /// Result that --json wrote of bench, link or sim; several of the same, apart by commas, show how
     /// far its rows vary
@@ -84,10 +85,6 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
     if all.rows.is_empty() && all.unverified.is_empty() {
         return Err(CliError::new("the files have no row in common", see));
     }
-    if limit.is_some() && !all.rows.is_empty() && all.rows.iter().all(|row| row.verdict() == "?") {
-        let what = "--fail-above: no row was measured often enough to be judged";
-        return Err(CliError::new(what, "give three results of a side, or run 'bench --runs 3'"));
-    }
     let mut out = std::io::stdout().lock();
     if let Some(path) = &args.svg {
         values::put(path, &(all.svg()? + "\n"), &mut out)?;
@@ -110,6 +107,11 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
     if !quiet {
         let text = all.text(args.brief, limit.map(|limit| (limit, &failed[..])));
         values::put(std::path::Path::new("-"), &text, &mut out)?;
+    }
+    // What was asked for is written by then.
+    if limit.is_some() && !all.rows.is_empty() && all.rows.iter().all(|row| row.verdict() == "?") {
+        let what = "--fail-above: no row was measured often enough to be judged";
+        return Err(CliError::new(what, "give three results of a side, or run 'bench --runs 3'"));
     }
     let is_whole = all.missing.is_empty() && all.unverified.is_empty();
     let bad = limit.is_some() && !(failed.is_empty() && is_whole);

@@ -97,7 +97,7 @@ impl Row {
 pub fn read(path: &Path) -> Result<Either, CliError> {
     let wrong =
         |what| CliError::new(what, "give a file that 'bellpush link --json' wrote on a GPU");
-    let text = values::read_regular_text(path).map_err(wrong)?;
+    let text = values::read_text(path).map_err(wrong)?;
     parse(&text).map_err(|what| wrong(format!("{}: {what}", path.display())))
 }
 

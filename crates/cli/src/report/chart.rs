@@ -2,7 +2,9 @@
 
 use super::ReportError;
 use super::frame::{Axis, Form, Frame};
-use super::plot::{decades, extent, from_zero, sizes, tick_gb_s, tick_size, tick_time};
+use super::plot::{
+    decades, extent, from_zero, ratios, sizes, tick_gb_s, tick_ratio, tick_size, tick_time,
+};
 use super::series::{DASHES, Of, Series, Shape};
 
 /// Quantity of an axis, which also determines the axis's scale.
@@ -16,7 +18,7 @@ pub enum Quantity {
     TimeNs,
     /// Bandwidth in 10⁹ bytes per second, from zero.
     GbPerS,
-    /// A ratio, from zero.
+    /// A ratio, logarithmic: half as much is as far from 1 as twice.
     Ratio,
 }
 
@@ -57,8 +59,8 @@ impl Quantity {
     fn position(self, value: f64) -> Option<f64> {
         let position = match self {
             Self::Bytes | Self::Count => value.log2(),
-            Self::TimeNs => value.log10(),
-            Self::GbPerS | Self::Ratio => value,
+            Self::TimeNs | Self::Ratio => value.log10(),
+            Self::GbPerS => value,
         };
         position.is_finite().then_some(position)
     }
@@ -67,7 +69,8 @@ impl Quantity {
         match self {
             Self::Bytes | Self::Count => sizes(extent),
             Self::TimeNs => decades(extent),
-            Self::GbPerS | Self::Ratio => from_zero(extent),
+            Self::GbPerS => from_zero(extent),
+            Self::Ratio => ratios(extent),
         }
     }
 
@@ -77,7 +80,7 @@ impl Quantity {
             Self::Count => |v| format!("{:.0}", v.exp2()),
             Self::TimeNs => |v| tick_time(10f64.powf(*v)),
             Self::GbPerS => |v| tick_gb_s(*v),
-            Self::Ratio => |v| format!("{v:.2}"),
+            Self::Ratio => |v| tick_ratio(10f64.powf(*v)),
         }
     }
 }
@@ -158,6 +161,37 @@ mod tests {
         }
         let many = (0..9).map(|i| line(&format!("line {i}"), 1.0 + f64::from(i))).collect();
         assert!(chart(Quantity::GbPerS, many).svg().unwrap().contains("line 8"));
+    }
+
+    /// A row that is three times as slow does not press the others onto one line.
+    #[test]
+    fn ratios_are_as_far_from_one_either_way() {
+        let line = |label: &str, y: f64| Line {
+            label: label.into(),
+            points: vec![(8.0, y)],
+            bars: Vec::new(),
+        };
+        let ticks = |ratios: &[f64]| {
+            let lines = ratios.iter().map(|&ratio| line("a", ratio)).collect();
+            let svg = chart(Quantity::Ratio, lines).svg().unwrap();
+            let lines: Vec<&str> = svg.lines().collect();
+            let y = |text: &str| {
+                let at = lines.iter().position(|l| *l == text).expect(text);
+                let y = lines[at - 1].split(" y=\"").nth(1).unwrap().split('"').next().unwrap();
+                y.parse::<f64>().unwrap()
+            };
+            let [least, one, most] = ["0.5", "1", "2"].map(y);
+            assert!((least - one - (one - most)).abs() <= 2.0, "{least}, {one}, {most}");
+        };
+        ticks(&[3.0, 1.1]);
+        ticks(&[0.3]);
+        let near = chart(Quantity::Ratio, vec![line("a", 1.03), line("b", 0.95)]).svg().unwrap();
+        for tick in ["0.96", "0.98", "1", "1.02", "1.04"] {
+            assert!(near.lines().any(|l| l == tick), "{tick}: {near}");
+        }
+        for odd in [1.0, 1e300, 1e-300] {
+            assert!(chart(Quantity::Ratio, vec![line("a", odd)]).svg().unwrap().contains("\n1\n"));
+        }
     }
 
     #[test]

@@ -107,18 +107,33 @@ pub(super) fn sizes((low, high): (f64, f64)) -> Axis {
     Axis { low: low - pad, high: high + pad, ticks }
 }
 
-/// A logarithmic axis: powers of ten, with 2 and 5 between them when there are few.
+/// A logarithmic axis: powers of ten, with 2 and 5 between them when there are few; two of them at least.
 pub(super) fn decades((low, high): (f64, f64)) -> Axis {
     let (low, high) = (low - 0.08, high + 0.08);
     let (first, last) = (low.floor() as i32, high.ceil() as i32);
     let step = (last - first) / 12 + 1;
     let within: &[f64] = if last - first <= 5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
-    let ticks = (first..=last)
+    let ticks: Vec<f64> = (first..=last)
         .filter(|decade| decade % step == 0)
         .flat_map(|decade| within.iter().map(move |m| f64::from(decade) + m.log10()))
         .filter(|v| (low..=high).contains(v))
         .collect();
-    Axis { low, high, ticks }
+    // Values of one size may all lie between two ticks.
+    if ticks.len() < 2 { decades((low, high)) } else { Axis { low, high, ticks } }
+}
+
+/// A logarithmic axis of ratios with 1 in its middle, and ticks at like differences where they are all near it.
+pub(super) fn ratios((low, high): (f64, f64)) -> Axis {
+    const LEAST: f64 = 1.02;
+    let most = low.abs().max(high.abs()).max(LEAST.log10()) * 1.06;
+    let far = 10f64.powf(most);
+    if far > 2.5 {
+        return decades((-most, most));
+    }
+    let steps = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
+    let step = steps.into_iter().find(|step| (far - 1.0) / step < 5.0).unwrap_or(0.5);
+    let ticks = (-5..=5).map(|i| (1.0 + step * f64::from(i)).log10());
+    Axis { low: -most, high: most, ticks: ticks.filter(|v| v.abs() <= most).collect() }
 }
 
 /// A linear axis from zero with steps of 1, 2 or 5.
@@ -160,6 +175,13 @@ pub(super) fn tick_gb_s(value: f64) -> String {
 /// The size whose logarithm to base 2 is given.
 pub(super) fn tick_size(v: &f64) -> String {
     size::print(1 << (v.round().clamp(0.0, 63.0) as u32))
+}
+
+pub(super) fn tick_ratio(value: f64) -> String {
+    match (1e-3..1e5).contains(&value) {
+        true => trimmed(&format!("{value:.3}")).into(),
+        false => format!("{value:.0e}"),
+    }
 }
 
 fn trimmed(number: &str) -> &str {
@@ -246,6 +268,16 @@ mod tests {
         results.results[0].bandwidth_gb_s = 0.0;
         assert!(latency_svg(&results).unwrap().contains("nothing was measured"));
         assert!(bandwidth_svg(&results).unwrap().contains("nothing was measured"));
+    }
+
+    /// Values of one size may lie between two ticks.
+    #[test]
+    fn an_axis_has_two_ticks_at_least() {
+        for value in [0.031, 0.07, 1.0, 3.3, 7.0, 41.0, 1.4e300] {
+            let axis = decades((f64::log10(value), f64::log10(value)));
+            assert!(axis.ticks.len() >= 2, "{value}: {:?}", axis.ticks);
+            assert!(axis.low < value.log10() && value.log10() < axis.high);
+        }
     }
 
     #[test]

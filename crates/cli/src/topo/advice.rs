@@ -1,6 +1,7 @@
 //! The path that `bellpush topo` recommends, how sure that is, and what it hangs on.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
@@ -8,6 +9,7 @@ use bellpush::pcie::sim::{
     TestBedSpec, has_part_in_ranks, impossible, rank,
 };
 use bellpush::pcie::topology::{Assigned, Class, Distance, Kind, NodeId, Topology};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::cli::CliError;
@@ -98,7 +100,8 @@ impl All {
     /// Ranks the paths of every pair; pairs that differ in nothing are ranked once.
     pub fn new(topology: &Topology, pairs: &[Assigned<NodeId>], basis: &Basis) -> Self {
         let mut all = Self::default();
-        let mut kinds: Vec<(Alike, Ranks)> = Vec::new();
+        let mut kinds: Vec<(Alike, [NodeId; 2])> = Vec::new();
+        let mut known: Vec<([NodeId; 2], usize)> = Vec::new();
         for pair in pairs {
             let Some(nic) = pair.nic else { continue };
             if !basis.takes(topology, nic) {
@@ -111,24 +114,47 @@ impl All {
             }
             let params = basis.params_of(topology, nic);
             let part = (topology.part(pair.gpu, nic), params.wire_gb_per_s);
-            let known = kinds.iter().find(|(kind, _)| *kind == part).map(|k| k.1.clone());
-            let ranks = match known {
-                Some(ranks) => ranks,
-                None if kinds.len() == MOST_KINDS => {
-                    all.too_many += 1;
-                    continue;
-                }
-                None => {
-                    let (gpu, params) = (pair.gpu, &params);
-                    let spec = TestBedSpec { topology, gpu, nic, params, seed: 1 };
-                    let ranks = rank(spec, basis.nic, &basis.origins, &GOALS);
-                    kinds.push((part, ranks.clone()));
-                    ranks
-                }
-            };
-            all.of.push(Advice { gpu: pair.gpu, nic, ranks });
+            let at = kinds.iter().position(|(kind, _)| *kind == part).unwrap_or(kinds.len());
+            if at == MOST_KINDS {
+                all.too_many += 1;
+                continue;
+            }
+            if at == kinds.len() {
+                kinds.push((part, [pair.gpu, nic]));
+            }
+            known.push(([pair.gpu, nic], at));
         }
+        let bar = progress(kinds.len());
+        let ranked = kinds.iter().map(|(_, [gpu, nic])| {
+            let params = &basis.params_of(topology, *nic);
+            let spec = TestBedSpec { topology, gpu: *gpu, nic: *nic, params, seed: 1 };
+            let ranks = rank(spec, basis.nic, &basis.origins, &GOALS);
+            bar.inc(1);
+            ranks
+        });
+        let ranked: Vec<Ranks> = ranked.collect();
+        bar.finish_and_clear();
+        let of = known.into_iter().map(|([gpu, nic], at)| {
+            let ranks = ranked[at].clone();
+            Advice { gpu, nic, ranks }
+        });
+        all.of = of.collect();
         all
+    }
+}
+
+/// What a terminal shows while kinds of pairs are ranked; others see nothing of it.
+fn progress(kinds: usize) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} kinds of pairs ranked, {elapsed}");
+    let bar = ProgressBar::new(kinds as u64);
+    if kinds == 0 {
+        return bar;
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar, // the template is ours; a bar of another look would do
     }
 }
 

@@ -48,7 +48,7 @@ pub struct One {
 /// # Errors
 /// One line that names the file and the fault.
 pub fn read(path: &Path) -> Result<Measured, String> {
-    let text = values::read_regular_text(path)?;
+    let text = values::read_text(path)?;
     parse(&text).map_err(|what| format!("{}: {what}", path.display()))
 }
 

@@ -26,7 +26,7 @@ pub enum Source {
 
 fn read(path: &Path) -> Result<String> {
     // Names of devices may be in any encoding.
-    Ok(String::from_utf8_lossy(&values::read_regular(path)?).into_owned())
+    Ok(String::from_utf8_lossy(&values::read_bytes(path)?).into_owned())
 }
 
 /// Loads a topology by name: a built-in, a TOML file, or the running machine.

@@ -1,8 +1,8 @@
 //! The file: the JSON of Chrome's trace viewer ("Trace Event Format"), which Perfetto reads.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, BufWriter, Read, Write};
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::ends::Ends;
 use super::flows;
 use super::timeline::DEVICES;
+use crate::input::{self, InputError};
 
 /// Longest file that is read.
 const MAX_BYTES: u64 = 1 << 30;
@@ -125,10 +126,10 @@ pub struct Trace {
 pub enum TraceError {
     /// It cannot be read.
     #[error("{0}")]
-    Io(#[from] io::Error),
-    /// It is too long.
-    #[error("it is longer than a GiB")]
-    Long,
+    Input(#[from] InputError),
+    /// It is not text.
+    #[error("{0}")]
+    Text(#[from] std::string::FromUtf8Error),
     /// It is not JSON, or not of this format.
     #[error("it is no trace of bellpush: {0}")]
     Json(#[from] serde_json::Error),
@@ -138,12 +139,7 @@ pub enum TraceError {
 }
 
 fn text(path: &Path) -> Result<String, TraceError> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(TraceError::Long);
-    }
-    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e).into())
+    Ok(String::from_utf8(input::read(path, MAX_BYTES)?)?)
 }
 
 impl Trace {

@@ -4,25 +4,31 @@ use std::fmt::Write as _;
 
 use super::error::one_line;
 use super::load::LinkLoad;
-use super::model::{Kind, NodeId, Topology};
+use super::model::{Interconnect, Kind, NodeId, Topology};
 
 /// Of a node, in pixels.
 const BOX_W: f64 = 180.0;
 const BOX_H: f64 = 40.0;
 /// Between a node and what hangs from it, bare and with a load written beside the link.
 const GAP_X: f64 = 36.0;
-const LOADED_GAP_X: f64 = 96.0;
+const LOADED_GAP_X: f64 = 112.0;
+/// From a node to where the ways to what hangs from it part.
+const TRUNK: f64 = 14.0;
 const GAP_Y: f64 = 10.0;
 const MARGIN: f64 = 16.0;
 /// Left of the sockets, for the links between them.
 const ARCS: f64 = 104.0;
+/// How far the bow of a link between neighbours goes out, and that of the longest, of their control points.
+const BOWS: [f64; 2] = [36.0, 116.0];
+/// Of a line of text below the drawing.
+const LINE: f64 = 16.0;
 /// Below the title.
 const TOP: f64 = 36.0;
 /// Characters that a box has room for.
 const BOX_CHARS: usize = 27;
 
 const STYLE: &str = "\
-    .ground{fill:#fff}.name{fill:#1f2328}.more{fill:#57606a}.link{stroke:#8c959f}\
+    .ground{fill:#fff}.name{fill:#1f2328}.more{fill:#57606a}.link{stroke:#8c959f;fill:none}\
     .load{paint-order:stroke;stroke:#fff;stroke-width:3px}\
     .between{stroke:#a33;fill:none}.box{stroke:#57606a}\
     .socket,.numa{fill:#e8e8f8}.root{fill:#f4ead0}.switch{fill:#e6e6e6}\
@@ -53,10 +59,9 @@ fn colour(share: f64) -> String {
 /// The same with links coloured by load: both directions are told, the busier one gives the
 /// colour. A link that the workload does not use is grey.
 pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
-    let between = topology.interconnects();
     let mut layout = Layout {
         topology,
-        left: MARGIN + if between.is_empty() { 0.0 } else { ARCS },
+        left: MARGIN + if topology.interconnects().is_empty() { 0.0 } else { ARCS },
         step: BOX_W + if loads.is_empty() { GAP_X } else { LOADED_GAP_X },
         next_y: TOP,
         depth: 0,
@@ -66,8 +71,15 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
         layout.put(socket, 0);
     }
     let places = &layout.places;
+    let busiest = loads.iter().map(|l| l.ms).fold(0.0, f64::max);
+    let ms = |from: NodeId, to: NodeId| {
+        loads.iter().find(|l| (l.from, l.to) == (from, to)).map_or(0.0, |l| l.ms)
+    };
+    let bows = Bows { topology, places, ms: &ms, busiest };
+    let listed = bows.listed();
     let width = layout.left + layout.depth as f64 * layout.step + BOX_W + MARGIN;
-    let height = (layout.next_y - GAP_Y).max(TOP) + MARGIN;
+    let below = (layout.next_y - GAP_Y).max(TOP) + MARGIN;
+    let height = below + LINE * listed.len() as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"topology\" width=\"{width}\" \
          height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
@@ -76,52 +88,35 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
          <text x=\"{MARGIN}\" y=\"22\" font-size=\"14\" class=\"name\">{}</text>\n",
         escape(&topology.name)
     );
-    let busiest = loads.iter().map(|l| l.ms).fold(0.0, f64::max);
-    let ms = |from: NodeId, to: NodeId| {
-        loads.iter().find(|l| (l.from, l.to) == (from, to)).map_or(0.0, |l| l.ms)
-    };
-    for (id, node) in topology.nodes() {
-        let Some(parent) = node.parent else { continue };
+    let mut links: Vec<(NodeId, NodeId)> =
+        topology.nodes().filter_map(|(id, node)| Some((id, node.parent?))).collect();
+    let busy = |&(id, parent): &(NodeId, NodeId)| ms(id, parent).max(ms(parent, id));
+    // What several have in common has the colour of the busiest.
+    links.sort_by(|a, b| busy(a).total_cmp(&busy(b)));
+    for (id, parent) in links {
         let (above, here) = (places[parent.0], places[id.0]);
         let (x1, y1) = (above.x + BOX_W, above.y + BOX_H / 2.0);
         let (x2, y2) = (here.x, here.y + BOX_H / 2.0);
-        let line = format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"");
+        let way = format!("<path d=\"M{x1} {y1}H{}V{y2}H{x2}\" class=\"link\"", x1 + TRUNK);
         let (up, down) = (ms(id, parent), ms(parent, id));
         if up.max(down) <= 0.0 {
-            let _ = writeln!(svg, "{line} class=\"link\"/>");
+            let _ = writeln!(svg, "{way}/>");
             continue;
         }
         let stroke = colour(up.max(down) / busiest);
         let _ = writeln!(
             svg,
-            "{line} stroke=\"{stroke}\" stroke-width=\"3\"/><text x=\"{}\" y=\"{}\" \
+            "{way} style=\"stroke:{stroke};stroke-width:3px\"/><text x=\"{}\" y=\"{}\" \
              text-anchor=\"end\" class=\"name load\">↑{up:.0} ↓{down:.0} ms</text>",
             x2 - 4.0,
             y2 - 5.0
         );
     }
-    for (i, link) in between.iter().enumerate() {
-        let (a, b) = (places[link.a.0], places[link.b.0]);
-        let (y1, y2) = (a.y + BOX_H / 2.0, b.y + BOX_H / 2.0);
-        // Each has a bow of its own.
-        let (x, bow) = (a.x, a.x - ARCS - 12.0 + 10.0 * (i % 4) as f64);
-        let (upper, lower) = if y1 <= y2 { (link.a, link.b) } else { (link.b, link.a) };
-        let (there, back) = (ms(upper, lower), ms(lower, upper));
-        let (mut stroke, mut busy) = (String::new(), String::new());
-        if there.max(back) > 0.0 {
-            stroke = format!(" style=\"stroke:{}\"", colour(there.max(back) / busiest));
-            busy = format!("↓{there:.0} ↑{back:.0} ms");
-        }
-        // Beside the bow's outermost point, apart where several bows have it at one height.
-        let (at, y) = (0.25 * x + 0.75 * bow + 8.0, (y1 + y2) / 2.0 + 26.0 * (i / 4) as f64);
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{x} {y1}C{bow} {y1} {bow} {y2} {x} {y2}\" class=\"between\" \
-             stroke-width=\"2\"{stroke}/><text x=\"{at}\" y=\"{y}\" class=\"name\">{} GB/s\
-             </text><text x=\"{at}\" y=\"{}\" class=\"name\">{busy}</text>",
-            link.gb_per_s,
-            y + 13.0
-        );
+    bows.draw(&mut svg);
+    for (i, line) in listed.iter().enumerate() {
+        let y = below + LINE * (i as f64 + 0.5);
+        let _ =
+            writeln!(svg, "<text x=\"{MARGIN}\" y=\"{y}\" class=\"name\">{}</text>", escape(line));
     }
     for (id, node) in topology.nodes() {
         let Place { x, y } = places[id.0];
@@ -154,6 +149,86 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// The links between sockets, bows at their left: the further apart the ends, the further out.
+struct Bows<'a> {
+    topology: &'a Topology,
+    places: &'a [Place],
+    /// How long a link is busy from one node to another.
+    ms: &'a dyn Fn(NodeId, NodeId) -> f64,
+    busiest: f64,
+}
+
+impl Bows<'_> {
+    /// The ends of a link, the upper one first.
+    fn ends(&self, link: &Interconnect) -> [NodeId; 2] {
+        let is_below = self.places[link.a.0].y > self.places[link.b.0].y;
+        if is_below { [link.b, link.a] } else { [link.a, link.b] }
+    }
+
+    fn busy(&self, link: &Interconnect) -> Option<String> {
+        let [upper, lower] = self.ends(link);
+        let (there, back) = ((self.ms)(upper, lower), (self.ms)(lower, upper));
+        (there.max(back) > 0.0).then(|| format!("↓{there:.0} ↑{back:.0} ms"))
+    }
+
+    /// What is said of several below the drawing: beside them there is no room for it.
+    fn listed(&self) -> Vec<String> {
+        let links = self.topology.interconnects();
+        let [first, _, ..] = links else { return Vec::new() };
+        let id = |n: NodeId| self.topology.node(n).id.as_str();
+        let is_bare = links.iter().all(|link| self.busy(link).is_none());
+        if is_bare && links.iter().all(|link| link.gb_per_s == first.gb_per_s) {
+            return vec![format!(
+                "{} links between sockets: {} GB/s each",
+                links.len(),
+                first.gb_per_s
+            )];
+        }
+        let said = links.iter().map(|link| {
+            let [upper, lower] = self.ends(link);
+            let busy = self.busy(link).map_or(String::new(), |busy| format!("  {busy}"));
+            format!("{} — {}  {} GB/s{busy}", id(upper), id(lower), link.gb_per_s)
+        });
+        said.collect()
+    }
+
+    fn draw(&self, svg: &mut String) {
+        let links = self.topology.interconnects();
+        let span = |link: &Interconnect| (self.places[link.a.0].y - self.places[link.b.0].y).abs();
+        let longest = links.iter().map(span).fold(0.0, f64::max);
+        for link in links {
+            let [upper, lower] = self.ends(link);
+            let [y1, y2] = [upper, lower].map(|n| self.places[n.0].y + BOX_H / 2.0);
+            let (x, [least, most]) = (self.places[upper.0].x, BOWS);
+            let share = if links.len() > 1 { span(link) / longest.max(1.0) } else { 1.0 };
+            let bow = x - least - (most - least) * share;
+            let busy = self.busy(link);
+            let stroke = busy.as_ref().map_or(String::new(), |_| {
+                let most = (self.ms)(upper, lower).max((self.ms)(lower, upper));
+                format!(" style=\"stroke:{}\"", colour(most / self.busiest))
+            });
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{x} {y1}C{bow} {y1} {bow} {y2} {x} {y2}\" class=\"between\" \
+                 stroke-width=\"{}\"{stroke}/>",
+                if links.len() > 6 { 1 } else { 2 }
+            );
+            if links.len() == 1 {
+                // Beside the bow's outermost point.
+                let (at, y) = (0.25 * x + 0.75 * bow + 8.0, (y1 + y2) / 2.0);
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{at}\" y=\"{y}\" class=\"name\">{} GB/s</text><text x=\"{at}\" \
+                     y=\"{}\" class=\"name\">{}</text>",
+                    link.gb_per_s,
+                    y + 13.0,
+                    busy.unwrap_or_default()
+                );
+            }
+        }
+    }
 }
 
 struct Layout<'a> {

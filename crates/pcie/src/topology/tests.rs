@@ -153,14 +153,18 @@ fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
         }
         let lowest = boxes.iter().map(|&[_, y]| y).fold(0.0, f64::max);
         assert_eq!(height, lowest + 56.0, "{name}");
-        let links = values(&svg, "<line", ["x1", "y1", "x2", "y2"]);
+        let (bows, links): (Vec<_>, Vec<_>) =
+            svg.split("<path d=\"M").skip(1).partition(|way| way.contains("class=\"between\""));
         let hang = t.nodes().filter_map(|(id, node)| Some((id.0, node.parent?.0)));
-        for (line, (here, above)) in links.iter().zip(hang) {
+        for (way, (here, above)) in links.iter().zip(hang) {
             let ([x, y], [above_x, above_y]) = (boxes[here], boxes[above]);
-            assert_eq!(*line, [above_x + 180.0, above_y + 20.0, x, y + 20.0], "{name}");
+            let [from, y, above_y] = [above_x + 180.0, y + 20.0, above_y + 20.0];
+            assert!(
+                way.starts_with(&format!("{from} {above_y}H{}V{y}H{x}\"", from + 14.0)),
+                "{way}"
+            );
             assert_eq!(x - above_x, 216.0);
         }
-        let bows: Vec<_> = svg.split("<path d=\"M").skip(1).collect();
         assert_eq!(bows.len(), t.interconnects().len(), "{name}");
         for (bow, link) in bows.iter().zip(t.interconnects()) {
             let ([x, a], [_, b]) = (boxes[link.a.0], boxes[link.b.0]);
@@ -177,6 +181,81 @@ fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
     let one = "name = \"one\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
     let svg = to_svg(&from_toml(one).unwrap());
     assert_eq!(values(&svg, "<svg", ["width", "height"]), [[428.0, 92.0]]);
+}
+
+/// Boxes that texts of an SVG lie in, about: left, top, right, bottom.
+fn labels(svg: &str) -> Vec<[f64; 4]> {
+    let of = |text: &str| {
+        let (attributes, rest) = text.split_once('>').unwrap();
+        let chars = rest.split_once("</text>").unwrap().0.chars().count() as f64;
+        let value = |name: &str| -> f64 {
+            let (_, rest) = attributes.split_once(&format!(" {name}=\"")).unwrap();
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let ([x, y], wide) = (["x", "y"].map(value), 6.0 * chars);
+        let left = if attributes.contains("\"end\"") { x - wide } else { x };
+        (!attributes.contains("middle") && chars > 0.0)
+            .then(|| [left, y - 8.0, left + wide, y + 2.0])
+    };
+    svg.split("<text").skip(1).filter_map(of).collect()
+}
+
+/// Sockets that are all joined, and links of which each has a load beside it.
+#[test]
+fn a_drawings_labels_cross_no_line_and_no_label() {
+    let mut many = String::from("name = \"many\"\n");
+    for i in 0..6 {
+        many += &format!(
+            "[[socket]]\nid = \"s{i}\"\n[[root_complex]]\nid = \"rc{i}\"\nsocket = \"s{i}\"\n"
+        );
+        for n in 0..i {
+            many += &format!(
+                "[[interconnect]]\nfrom = \"s{n}\"\nto = \"s{i}\"\ngb_per_s = {}.0\n",
+                10 + i
+            );
+        }
+        for n in 0..=i {
+            many +=
+                &format!("[[gpu]]\nid = \"gpu{i}{n}\"\nparent = \"rc{i}\"\ngen = 5\nlanes = 16\n");
+        }
+    }
+    for (t, load) in [
+        (from_toml(&many).unwrap(), false),
+        (from_toml(&many).unwrap(), true),
+        (builtin("dgx-h100").unwrap(), true),
+    ] {
+        let work = "all-to-all".parse::<Workload>().unwrap();
+        let loads = if load { loads(&t, &work).unwrap() } else { Vec::new() };
+        let svg = to_svg_loaded(&t, &loads);
+        let labels = labels(&svg);
+        assert!(labels.len() > t.interconnects().len());
+        for (i, a) in labels.iter().enumerate() {
+            let apart = |b: &[f64; 4]| a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+            assert!(labels[i + 1..].iter().all(apart), "{}: label {i} of {labels:?}", t.name);
+            for way in svg.split("<path d=\"M").skip(1) {
+                let numbers: Vec<f64> = way
+                    .split_once('"')
+                    .unwrap()
+                    .0
+                    .split(|c: char| !c.is_ascii_digit() && c != '.' && c != '-')
+                    .filter_map(|n| n.parse().ok())
+                    .collect();
+                // Straight ones, in three pieces; and bows, as far as their control points.
+                let pieces = match numbers[..] {
+                    [x1, y1, x2, y2, x3] => {
+                        vec![[x1, y1, x2, y1], [x2, y1, x2, y2], [x2, y2, x3, y2]]
+                    }
+                    [x, y1, bow, .., y2] if t.interconnects().len() > 1 => vec![[bow, y1, x, y2]],
+                    _ => continue,
+                };
+                for [x1, y1, x2, y2] in pieces {
+                    let (top, bottom) = (y1.min(y2), y1.max(y2));
+                    let apart = a[2] <= x1 || x2 <= a[0] || a[3] <= top || bottom <= a[1];
+                    assert!(apart, "{}: label {i}, {a:?}, and {way}", t.name);
+                }
+            }
+        }
+    }
 }
 
 #[test]

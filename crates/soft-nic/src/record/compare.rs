@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::Path;
 
 use super::event::{Call, Event, Outcome};
 use super::reader::{Recording, RecordingError};
@@ -46,8 +45,8 @@ struct Life {
 }
 
 impl Reading {
-    fn of(path: &Path) -> Result<Self, RecordingError> {
-        let recording = Recording::open(path)?;
+    fn of(recording: Vec<u8>) -> Result<Self, RecordingError> {
+        let recording = Recording::of(recording)?;
         let (mut reading, mut calls) = (Self::default(), Vec::new());
         for event in recording.events() {
             reading.take(&event?, &mut calls);
@@ -178,9 +177,12 @@ impl Reading {
 ///
 /// # Errors
 /// [`RecordingError`], of the first or the second.
-pub fn compare(paths: [&Path; 2]) -> Result<Option<FirstDifference>, (usize, RecordingError)> {
-    let one = Reading::of(paths[0]).map_err(|error| (0, error))?;
-    let other = Reading::of(paths[1]).map_err(|error| (1, error))?;
+pub fn compare(
+    recordings: [Vec<u8>; 2],
+) -> Result<Option<FirstDifference>, (usize, RecordingError)> {
+    let [one, other] = recordings;
+    let one = Reading::of(one).map_err(|error| (0, error))?;
+    let other = Reading::of(other).map_err(|error| (1, error))?;
     let none = Life::default();
     let differences = (0..one.qps.len().max(other.qps.len())).filter_map(|qp| {
         let lives = [&one, &other].map(|reading| reading.qps.get(qp).unwrap_or(&none));

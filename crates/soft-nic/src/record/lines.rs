@@ -1,7 +1,6 @@
 //! A recording in words.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use super::event::{Call, Event, Outcome, Tail};
 use super::reader::{Recording, RecordingError};
@@ -119,8 +118,8 @@ pub(super) fn event(event: &Event<'_>) -> String {
 ///
 /// # Errors
 /// [`RecordingError`].
-pub fn show(path: &Path, out: &mut dyn Write) -> Result<(), RecordingError> {
-    let recording = Recording::open(path)?;
+pub fn show(recording: Vec<u8>, out: &mut dyn Write) -> Result<(), RecordingError> {
+    let recording = Recording::of(recording)?;
     writeln!(out, "{:?}", recording.header)?;
     for event in recording.events() {
         let line = self::event(&event?);

@@ -1,6 +1,5 @@
 //! A recording, read. None of its bytes is trusted.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::event::{Event, Header, MAGIC};
@@ -46,10 +45,6 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn open(path: &Path) -> Result<Self, RecordingError> {
-        Self::of(std::fs::read(path)?)
-    }
-
     pub(super) fn of(bytes: Vec<u8>) -> Result<Self, RecordingError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(RecordingError::NotOne)?;
         let (header, rest) =

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 
 use super::event::{Call, CqCall, Event, Outcome, Place, QpCall, RegisterCall, SrqCall, SrqSort};
@@ -71,8 +70,8 @@ pub struct Replayed {
 ///
 /// # Errors
 /// [`RecordingError`].
-pub fn replay(path: &Path) -> Result<Replayed, RecordingError> {
-    Player::new(&Recording::open(path)?)?.play()
+pub fn replay(recording: Vec<u8>) -> Result<Replayed, RecordingError> {
+    Player::new(&Recording::of(recording)?)?.play()
 }
 
 fn clock() -> u64 {
