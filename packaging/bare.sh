@@ -36,11 +36,23 @@ bare_debian() {
 }
 
 # inside COMMAND [--net]: in mount and process namespaces that end with the command, and all that it left behind with
-# them; --net: with no network but a loopback interface of its own.
+# them; --net: with no network but a loopback interface of its own. It may take `inside_seconds`, and finds at /opt/lent
+# the folder of this machine that is named in `lent`.
+inside_seconds=300 lent=
 inside() {
-  timeout --kill-after=10 300 unshare --mount --propagation private --pid --fork --kill-child "${@:2}" bash -c '
+  timeout --kill-after=10 "$inside_seconds" unshare --mount --propagation private --pid --fork --kill-child "${@:2}" bash -c '
     mount -t proc proc "$0/proc" && mount -t tmpfs -o mode=1777 tmpfs "$0/dev/shm" || exit
+    [[ -z $2 ]] || { mkdir -p "$0/opt/lent" && mount -o bind,ro "$2" "$0/opt/lent"; } || exit
     ip link set lo up 2>/dev/null
     exec chroot "$0" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv DEBIAN_FRONTEND=noninteractive \
-      LANG=C.UTF-8 bash -euo pipefail -c "$1"' "$root" "$1"
+      LANG=C.UTF-8 bash -euo pipefail -c "$1"' "$root" "$1" "$lent"
 }
+
+# measured WHAT COMMAND...: says what it is, runs it, and says how long it took.
+measured() {
+  local since=$EPOCHREALTIME
+  printf '== %s\n' "$1"
+  "${@:2}"
+  took "$since"
+}
+took() { LC_ALL=C awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "== %.1f s\n", b - a }'; }

@@ -4,11 +4,13 @@
 #   packaging/package.sh prefix BUILT DIR  an installation in DIR: bin, lib, include, share
 #   packaging/package.sh deb BUILT DIR     DIR/bellpush_VERSION_ARCH.deb
 #   packaging/package.sh wheel BUILT DIR   DIR/bellpush-VERSION-py3-none-PLATFORM.whl
+#   packaging/package.sh check KIND        says what is missing here for such a package, before minutes of building
 #
 # BUILT is cargo's folder with bellpush, libbellpush_shim.so and libbellpush_c.so. Nothing is fetched.
 set -euo pipefail
-readonly ROOT=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
-readonly VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
+ROOT=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
+VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
+readonly ROOT VERSION
 
 # What is installed can be read by all.
 umask 022
@@ -100,12 +102,18 @@ maintainer() {
   printf '%s <%s>\n' "$name" "$email"
 }
 
-deb() {
-  local tool tree arch triplet depends name maintainer
-  maintainer=$(maintainer)
+check_deb() {
+  local tool
+  maintainer >/dev/null
   for tool in dpkg-deb dpkg-shlibdeps dpkg-architecture; do
     command -v "$tool" >/dev/null || die "no $tool; type: sudo apt-get install -y dpkg-dev"
   done
+}
+
+deb() {
+  local tree arch triplet depends name maintainer
+  check_deb
+  maintainer=$(maintainer)
   arch=$(dpkg-architecture -qDEB_HOST_ARCH)
   triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
   scratch
@@ -153,16 +161,27 @@ END
 
 # ---- Python ------------------------------------------------------------------------------------
 
+check_wheel() { command -v python3 >/dev/null || die "no python3; type: sudo apt-get install -y python3"; }
+
 wheel() {
+  check_wheel
   scratch
   stage "$work" lib share/zsh/site-functions
   mkdir -p "$TO"
   python3 "$ROOT/packaging/wheel.py" "$work" "$ROOT/capi/bellpush.py" "$VERSION" "$TO"
 }
 
-[[ $# == 3 && $1 =~ ^(prefix|deb|wheel)$ ]] || {
-  sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
-  exit 2
-}
-readonly BUILT=$(realpath "$2") TO=$(realpath -m "$3")
-"$1"
+case $#:$* in
+  2:check\ prefix) exit 0 ;;
+  2:check\ deb | 2:check\ wheel) "check_$2" ;;
+  3:prefix\ * | 3:deb\ * | 3:wheel\ *)
+    BUILT=$(realpath "$2")
+    TO=$(realpath -m "$3")
+    readonly BUILT TO
+    "$1"
+    ;;
+  *)
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+    ;;
+esac

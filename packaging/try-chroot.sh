@@ -12,15 +12,6 @@ python3 -c 'import yaml' 2>/dev/null || die "no PyYAML; type: apt-get install -y
 [[ -f $deb ]] || die "there is no $deb"
 name=$(basename "$deb")
 
-# measured WHAT COMMAND...
-measured() {
-  local since=$EPOCHREALTIME
-  printf '== %s\n' "$1"
-  "${@:2}"
-  took "$since"
-}
-took() { LC_ALL=C awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "== %.1f s\n", b - a }'; }
-
 bare_debian "$folder"
 cp "$deb" "$root/srv/"
 begin=$EPOCHREALTIME
@@ -49,7 +40,8 @@ measured "the rest of the package" inside '
   test -f /usr/share/man/man1/bellpush-run.1.gz -a -f /usr/share/bash-completion/completions/bellpush ||
     { cat /etc/dpkg/dpkg.cfg.d/*; exit 1; }
   zcat /usr/share/doc/bellpush/THIRD-PARTY.gz | grep "^clap "
-  ! ldd /usr/bin/bellpush /usr/lib/*/libbellpush_c.so /usr/lib/bellpush/*.so | grep "not found"
+  ldd /usr/bin/bellpush /usr/lib/*/libbellpush_c.so /usr/lib/bellpush/*.so >ldd.log
+  ! grep "not found" ldd.log || exit 1
   dpkg --verify bellpush' --net
 mkdir "$root/srv/try"
 cp "$here"/example/* "$root/srv/try/"

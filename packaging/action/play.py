@@ -118,7 +118,9 @@ def main():
         die(f"usage: {__doc__.splitlines()[2].strip()}")
     workflow = yaml.safe_load(Path(sys.argv[1]).read_text())
     action = yaml.safe_load((Path(__file__).parent / "action.yml").read_text())
-    only("the workflow", workflow, {"name", True, "jobs"})  # `on` is a truth value of YAML 1.1
+    only("the workflow", workflow, {"name", True, "permissions", "jobs"})  # `on` is a truth value of YAML 1.1
+    if workflow.get("permissions", {}) != {}:
+        die("permissions: a token that may do something is not known here")
     (job,) = workflow["jobs"].values()
     only("the job", job, {"name", "runs-on", "steps"})
     scope, lines = Scope({}), []

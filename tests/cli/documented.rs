@@ -166,8 +166,17 @@ const COMMANDS: &[(&str, How)] = &[
     ("./x mutants", Not(STEPS)),
     ("./x setup", Not("it installs packages; tests/cli/front_door.rs runs its parts")),
     (
+        "./x package wheel",
+        Not("it builds; tests/packages/door.rs runs what it does, tests/packages/wheel.rs uses it"),
+    ),
+    (
+        "python3 -m venv",
+        There("tests/packages/bare.rs::a_bare_debian_has_endpoints_in_python_after_the_wheel"),
+    ),
+    ("cargo install", There("tests/packages/bare.rs::the_program_is_installed_from_its_crates")),
+    (
         "./x package deb",
-        Not("it installs as root; tests/packages/prefix.rs installs into a folder"),
+        Not("it installs as root; tests/packages/bare.rs does, in a Debian of its own"),
     ),
     ("git clone", Not("it wants the network")),
 ];

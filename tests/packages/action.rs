@@ -88,6 +88,7 @@ fn a_job_with_the_action_goes_as_its_workflow_says() {
         ("steps.mlx5.", "steps.mlx.", "expression steps.mlx.outputs.preload"),
         ("deb: bellpush.deb", "package: bellpush.deb", "with: package is not known here"),
         ("    id: mlx5", "    if: false", "if is not known here"),
+        ("permissions: {}", "permissions: write-all", "a token that may do something"),
         ("bash -e {0}", "bash -e", "has no {0}"),
     ] {
         let said = match changed(from, to) {

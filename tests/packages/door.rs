@@ -27,15 +27,25 @@ fn a_wheel_expects_no_library_of_verbs_and_the_library_no_feature_of_the_program
         [("wheel", ""), ("deb", " --features=mlx5"), ("prefix", " --features=mlx5")]
     {
         let wanted = built(features).concat() + &packaged(kind);
-        assert_eq!(door(&format!("package {kind} /to")), wanted);
+        let lines = format!("packaging/package.sh() {{ :; }}; package {kind} /to");
+        assert_eq!(door(&lines), wanted);
     }
 }
 
 #[test]
 fn a_packaged_program_is_told_whether_its_sources_are_the_commits() {
-    let told = door("cargo() { echo \"$BELLPUSH_PACKAGED\"; }; package deb /to");
+    let told = door("cargo() { echo \"$BELLPUSH_PACKAGED\"; }; package prefix /to");
     let told = told.lines().next().unwrap_or_default();
     assert!(["clean", "dirty"].contains(&told), "{told}");
+}
+
+/// A build takes minutes: it is not begun for a package that could not be made.
+#[test]
+fn who_packages_is_asked_before_anything_is_built() {
+    let refused =
+        door("export DEBFULLNAME=Ann DEBEMAIL=nobody; (package deb /to) 2>&1 || echo refused");
+    let wanted = "package: who maintains this package? Set DEBFULLNAME and DEBEMAIL, as for Debian's tools\nrefused\n";
+    assert_eq!(refused, wanted);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! What users install (`packaging/`): an installation in a folder, its manual pages and completions, programs against
-//! its headers and its library, a wheel. The slow ones install a package in a bare Debian, and the crates from their
-//! own files.
+//! its headers and its library, a wheel. The slow ones install each package in a bare Debian.
 
 #[path = "../support/preloaded.rs"]
 mod preloaded;
 
 mod action;
+mod bare;
 mod crates;
 mod door;
 mod header;

@@ -1,4 +1,4 @@
-//! An installation in a folder: programs against it by CMake and pkg-config, wherever it is moved, and in a bare Debian.
+//! An installation in a folder: programs against it by CMake and pkg-config, wherever it is moved.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -138,23 +138,4 @@ fn the_debian_package_is_maintained_by_who_builds_it() {
     let name = String::from_utf8(made.stdout).unwrap();
     let field = said(Command::new("dpkg-deb").args(["-f", name.trim(), "Maintainer"]));
     assert_eq!(field, "Ann Onymous <ann@example.org>\n");
-}
-
-/// From nothing to `bellpush run -- ib_write_bw` on Debian 12, and the example's programs there.
-#[test]
-#[ignore = "minutes: makes a Debian"]
-fn a_bare_debian_runs_programs_after_one_command() {
-    if !there("debootstrap") || said(Command::new("id").arg("-u")) != "0\n" {
-        return println!("SKIPPED: no debootstrap, or not root");
-    }
-    let temp = tempfile::tempdir().unwrap();
-    let deb = package("deb", temp.path());
-    let mut script = Command::new(root().join("packaging/try-chroot.sh"));
-    let text = said(script.arg(deb.trim()).arg(temp.path().join("chroot")));
-    println!("{text}");
-    assert!(text.ends_with("all of it went well\n"), "{text}");
-    let mut docker = Command::new(root().join("packaging/docker/try.sh"));
-    let text = said(docker.arg(deb.trim()).arg(temp.path().join("docker")));
-    println!("{text}");
-    assert!(text.contains("all of it went well"), "{text}");
 }
