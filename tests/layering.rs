@@ -296,6 +296,42 @@ fn promises_have_tests_that_are_there() {
     none(untested(&promises, |file| fs::read_to_string(root().join(file)).ok()));
 }
 
+#[test]
+fn invariants_have_tests_that_are_there() {
+    let text = fs::read_to_string(root().join("docs/reliability.md")).expect("the page");
+    let table = text.split_once("| | invariant |").expect("the table").1;
+    let table = table.split_once("\n\n").expect("its end").0;
+    let table = format!("| | invariant |{table}");
+    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 10);
+    none(untested(&table, |file| fs::read_to_string(root().join(file)).ok()));
+}
+
+/// Numbers of three digits and more of a row that none of the pages which it links to has.
+fn unsaid(row: &str, page: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let links = row.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let pages: String = links.filter_map(page).collect();
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != ',');
+        words.map(|word| word.trim_matches(',').to_owned()).collect()
+    };
+    let there = words(&pages);
+    let is_number =
+        |word: &String| word.len() > 2 && word.chars().all(|c| c.is_ascii_digit() || c == ',');
+    let numbers = words(row).into_iter().filter(is_number);
+    numbers.filter(|number| !there.contains(number)).map(|n| format!("{n} of: {row}")).collect()
+}
+
+#[test]
+fn figures_are_those_of_their_pages() {
+    let text = fs::read_to_string(root().join("docs/reliability.md")).expect("the page");
+    let rows = ["| fuzzing |", "| soak |", "| fault scripts under others' programs |"];
+    let found: Vec<_> =
+        text.lines().filter(|line| rows.iter().any(|row| line.starts_with(row))).collect();
+    assert_eq!(found.len(), rows.len());
+    let page = |name: &str| fs::read_to_string(root().join("docs").join(name)).ok();
+    none(found.iter().flat_map(|row| unsaid(row, page)).collect());
+}
+
 // ---- Crates of others ---------------------------------------------------------------------------
 
 /// Packages of a lock file that are neither of this checkout nor, with their checksum, from crates.io.
@@ -396,6 +432,18 @@ fn a_promise_without_its_test_is_found() {
         ("| it is so | |", 1),
     ] {
         assert_eq!(untested(&table(row), source).len(), wrong, "{row}");
+    }
+}
+
+#[test]
+fn a_figure_of_another_run_is_found() {
+    let page = |name: &str| (name == "a.md").then(|| "**1,310 cells, 467**".to_owned());
+    for (row, wrong) in [
+        ("| soak | 1,310 of 12, 467, an H200 | [a](a.md) |", 0),
+        ("| soak | 1,310 and 310 | [a](a.md) |", 1),
+        ("| soak | 467 | [b](b.md) |", 1),
+    ] {
+        assert_eq!(unsaid(row, page).len(), wrong, "{row}");
     }
 }
 

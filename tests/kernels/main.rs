@@ -3,6 +3,7 @@
 #[path = "../support/credit.rs"]
 mod credit;
 
+mod asan;
 mod device;
 #[cfg(feature = "bench-kernels")]
 mod executor;

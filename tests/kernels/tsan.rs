@@ -6,36 +6,40 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
-fn compile(source: &Path, to: &Path) -> Output {
+const FLAGS: &[&str] = &["-O1", "-fsanitize=thread"];
+
+/// A program of one file and the host executor's C++.
+pub fn compile(source: &Path, to: &Path, flags: &[&str]) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let cxx = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let mut command = Command::new(&cxx);
-    command.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=thread"]);
+    command.args(["-std=c++17", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(flags);
     command.arg("-I").arg(root.join("kernels")).arg("-I").arg(root.join("kernels/include"));
+    command.arg("-I").arg(root.join("tests/kernels"));
     command.arg(source);
     command.arg(root.join("kernels/host/exec.cpp")).arg("-o").arg(to);
     command.output().unwrap_or_else(|e| panic!("{cxx}: {e}"))
 }
 
-/// Whether programs can be built with the sanitizer, and run: it does not start where the kernel's
-/// address space randomisation is larger than it knows.
-fn sanitizer_works(folder: &Path) -> bool {
+/// Whether programs can be built with a sanitizer, and run: some do not start where the kernel's
+/// address space randomisation is larger than they know.
+pub fn sanitizer_works(folder: &Path, flags: &[&str]) -> bool {
     let source = folder.join("nothing.cpp");
     let program = folder.join("nothing");
     std::fs::write(&source, "int main() {}\n").unwrap();
-    compile(&source, &program).status.success()
+    compile(&source, &program, flags).status.success()
         && Command::new(&program).output().is_ok_and(|out| out.status.success())
 }
 
 #[test]
 fn kernels_have_no_races_and_the_controls_have() {
     let folder = tempfile::tempdir().unwrap();
-    if !sanitizer_works(folder.path()) {
+    if !sanitizer_works(folder.path(), FLAGS) {
         assert!(std::env::var_os("CI").is_none(), "CI must have a working ThreadSanitizer");
         eprintln!("skipped: no working ThreadSanitizer");
         return;
@@ -49,7 +53,7 @@ fn kernels_have_no_races_and_the_controls_have() {
     for source in sources {
         let name = source.file_stem().unwrap().to_string_lossy().into_owned();
         let program = folder.path().join(&name);
-        let compiled = compile(&source, &program);
+        let compiled = compile(&source, &program, FLAGS);
         assert!(compiled.status.success(), "{name}:\n{}", text(&compiled));
         let ran = Command::new(&program).env("TSAN_OPTIONS", "exitcode=66").output().unwrap();
         let output = text(&ran);

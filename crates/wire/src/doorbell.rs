@@ -188,6 +188,23 @@ mod tests {
     }
 
     proptest! {
+        /// As whole numbers say it: what is at most a ring ahead is so far ahead, at any wrap of 16 bits; what is
+        /// behind, by less than the rest of the 16 bits, is not.
+        #[test]
+        fn counters_are_ahead_across_any_wrap(
+            ci in prop_oneof![0u64..1 << 40, 0xffe0u64..0x1_0020, 0xffff_ffe0u64..0x1_0000_0020],
+            log in 0u32..=15,
+            n in prop_oneof![0u32..0x1_0000, 0u32..4],
+            from_ring: bool,
+        ) {
+            let ring = 1 << log;
+            let n = if from_ring { (ring + n % 4).saturating_sub(2) } else { n };
+            prop_assert_eq!(ahead((ci + u64::from(n)) as u16, ci, ring), (n <= ring).then_some(n));
+            let behind = n % (0x1_0000 - ring);
+            let stale = ahead((ci + (1 << 16) - u64::from(behind)) as u16, ci, ring);
+            prop_assert_eq!(stale, (behind == 0).then_some(0));
+        }
+
         #[test]
         fn doorbells_round_trip(qpn in 0u32..1 << 24, next: u16, opcode: u8) {
             let bell = Doorbell { qpn: Qpn(qpn), next };

@@ -102,6 +102,7 @@ impl Psn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn errors_name_the_value_that_is_wrong() {
@@ -135,5 +136,24 @@ mod tests {
         assert_eq!(last.distance(Psn::new(3)), -4);
         assert_eq!(Psn::new(0x80_0000).distance(Psn::new(0)), -0x80_0000);
         assert_eq!(Psn::new(0x1ff_ffff), last);
+    }
+
+    proptest! {
+        /// As numbers that do not wrap say it: `n` packets later, within half of all.
+        #[test]
+        fn packet_numbers_compare_across_any_wrap(
+            at in prop_oneof![0u32..1 << 24, 0xff_fff0u32..1 << 24, 0x7f_fff0u32..0x80_0010],
+            n in prop_oneof![0u32..1 << 23, 0u32..16, 0x7f_fff0u32..1 << 23],
+            laps in 0u32..256,
+        ) {
+            let (from, to) = (Psn::new(at), Psn::new(at).plus(n));
+            prop_assert_eq!(to.value(), (at + n) % Psn::MODULUS);
+            prop_assert_eq!(from.plus(laps << 24), from);
+            prop_assert_eq!((to.distance(from), from.distance(to)), (n as i32, -(n as i32)));
+            prop_assert_eq!((from.before(to), to.before(from)), (n != 0, false));
+            let half = from.plus(1 << 23);
+            prop_assert_eq!(half.distance(from), -(1 << 23));
+            prop_assert!(half.before(from) && from.before(half), "half of all apart: each before the other");
+        }
     }
 }
