@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn later_rules_move_what_meets_at_a_link_and_what_waits() {
         let alone = answer("8 x H800, host not named", "from host memory");
-        assert!(!alone.is_moved() && alone.one_queue().is_none(), "{alone:?}");
+        assert!(!alone.is_moved() && alone.queued.is_none(), "{alone:?}");
         let beside = answer("A100", "from host memory beside the way back");
         assert!(beside.is_moved() && beside.one_queue().unwrap() < 0.6 * beside.now, "{beside:?}");
         let waits =
@@ -134,5 +134,15 @@ mod tests {
         }
         // 110 when the rows were predicted, before any of the rules was written. The first two moved 40.
         assert_eq!((first, moved), (110, 66));
+    }
+
+    #[test]
+    fn flows_meet_at_a_device_and_not_at_memory() {
+        let t = crate::topology::builtin("two-root-complexes").unwrap();
+        let [gpu, nic, memory] = [Kind::Gpu, Kind::Nic, Kind::Socket].map(|k| t.of_kind(k)[0]);
+        let meet = |flows: &[Flow]| shares_an_engine(&t, flows);
+        assert!(!meet(&[Flow::write(gpu, memory), Flow::write(nic, memory)]));
+        assert!(meet(&[Flow::write(gpu, memory), Flow::read(memory, gpu)]));
+        assert!(!meet(&[Flow::write(gpu, nic)]));
     }
 }
