@@ -151,7 +151,7 @@ fn nearest(mut found: Vec<(Decides, f64)>, base: f64) -> Vec<Decides> {
     found.into_iter().map(|(limit, _)| limit).collect()
 }
 
-#[cfg(all(test, feature = "toml"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::topology::builtin;
@@ -207,6 +207,7 @@ mod tests {
 
     /// A root complex's limits come from its CPU's family where that adds to what its file says.
     #[test]
+    #[cfg(feature = "toml")]
     fn limits_of_a_family_are_fitted() {
         let origin = |t: &Topology| {
             let all = looser(t, &Params::default(), &Origins::default(), &[]);

@@ -145,4 +145,20 @@ mod tests {
         assert!(meet(&[Flow::write(gpu, memory), Flow::read(memory, gpu)]));
         assert!(!meet(&[Flow::write(gpu, nic)]));
     }
+
+    /// What no rule can have moved is not asked again.
+    #[test]
+    fn what_no_rule_is_about_is_asked_once() {
+        let alone = answer("Threadripper PRO 7955WX, four Switchtec", "one writes, one switch");
+        assert!(alone.first == alone.now && alone.queued.is_none(), "{alone:?}");
+    }
+
+    /// Before the rules of packets an A40 sent MPS; one that writes alone takes no turns.
+    #[test]
+    fn a_row_between_two_gpus_was_asked_without_packets() {
+        let both = crate::sim::PEER_ROWS.iter().find(|r| r.packet_bytes > 0).unwrap();
+        let one = PeerRow { traffic: Traffic::Write, ..*both };
+        let answer = answer_peer_row(&Params::default(), &one).unwrap();
+        assert!(answer.first > 1.05 * answer.now && answer.queued.is_none(), "{answer:?}");
+    }
 }

@@ -102,7 +102,7 @@ mod tests {
         let ended = in_parallel(jobs, |_| {
             *begun.lock().unwrap() += 1;
             all.notify_all();
-            let wait = std::time::Duration::from_secs(30);
+            let wait = std::time::Duration::from_secs(10);
             let guard = begun.lock().unwrap();
             !all.wait_timeout_while(guard, wait, |n| *n < jobs).unwrap().1.timed_out()
         });
