@@ -161,4 +161,13 @@ mod tests {
         let answer = answer_peer_row(&Params::default(), &one).unwrap();
         assert!(answer.first > 1.05 * answer.now && answer.queued.is_none(), "{answer:?}");
     }
+
+    /// A row that was read after the rules of turns and of waiting is not known before them.
+    #[test]
+    fn a_row_that_was_read_after_a_rule_is_not_asked_without_it() {
+        let after = |r: &&CopyRow| r.machine.rules_before == 2 && r.what == "both write";
+        let row = crate::sim::SECOND_COPY_ROWS.iter().find(after).unwrap();
+        let answer = answer_copy_row(&Params::default(), row).unwrap();
+        assert!(is_ruled(row) && answer.queued.is_none(), "{answer:?}");
+    }
 }
