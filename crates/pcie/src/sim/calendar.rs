@@ -164,4 +164,10 @@ mod tests {
         }
         assert_eq!((cal.pop(), cal.pop(), told), (None, None, 20_000));
     }
+
+    #[test]
+    fn entries_are_equal_where_none_is_before_the_other() {
+        let entry = |seq, id| Entry { time: 5, seq, event: Event::Timer(id) };
+        assert!(entry(1, 2) == entry(1, 3) && entry(1, 2) != entry(2, 2));
+    }
 }

@@ -183,4 +183,10 @@ mod tests {
         let found = calibrate(&start, Machine::default(), |_| None).unwrap();
         assert_eq!(found, start);
     }
+
+    #[test]
+    fn a_fit_is_searched_up_to_four_times_the_start() {
+        assert_eq!(searched(640.0), (10.0, 2560.0));
+        assert_eq!(searched(64.0), (1.0, LEAST_SEARCHED));
+    }
 }

@@ -155,3 +155,33 @@ fn bad_collapses_are_refused_with_their_line() {
     assert!(bad("sources = 2", "sources = 0").starts_with("line "));
     assert!(bad("\nsource = ", "\nsaid_by = ").starts_with("line "), "a source is a must");
 }
+
+/// Neither reads nor writes to host memory are fans; root ports of one root complex count each.
+#[test]
+fn fans_are_of_peer_writes_by_root_port() {
+    let roots = |t: &Topology, pairs: &[(&str, &str)], by| {
+        fans(t, &flows(t, pairs, by)).iter().map(|f| f.roots).collect::<Vec<_>>()
+    };
+    let t = from_toml(MACHINE).unwrap();
+    let pairs = [("gpu0", "gpu2"), ("gpu1", "gpu6")];
+    assert_eq!(roots(&t, &pairs, Move::Write), [2]);
+    assert!(roots(&t, &pairs, Move::Read).is_empty());
+    assert!(roots(&t, &[("gpu0", "s0"), ("gpu1", "s1")], Move::Write).is_empty());
+    let one = from_toml(&MACHINE.replace("parent = \"rc3\"", "parent = \"rc1\"")).unwrap();
+    assert_eq!(roots(&one, &pairs, Move::Write), [2]);
+    // Where nobody looked, writes to one root port are no reason for a word.
+    let unknown = machine("");
+    assert!(warnings(&unknown, &flows(&unknown, &pairs[..1], Move::Write)).is_empty());
+}
+
+#[test]
+fn what_waits_behind_a_fan_is_named() {
+    let t = from_toml(MACHINE).unwrap();
+    let fan = flows(&t, &[("gpu0", "gpu2"), ("gpu1", "gpu6")], Move::Write);
+    let inside = flows(&t, &[("gpu0", "gpu1")], Move::Write);
+    let read = flows(&t, &[("gpu1", "gpu4")], Move::Read);
+    let all = [fan.clone(), inside, read].concat();
+    let told = behind(&t, &all, &fans(&t, &all)[0]).unwrap();
+    assert!(told.contains("the uplink of vs-a0: gpu0>gpu1, gpu4<gpu1; in the"), "{told}");
+    assert_eq!(behind(&t, &fan, &fans(&t, &fan)[0]), None);
+}

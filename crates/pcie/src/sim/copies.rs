@@ -185,3 +185,23 @@ pub struct CopyRow {
     /// Measured: GB/s, or ns of [`CopyQuestion::Longer`].
     pub measured: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_moves_the_data_is_told_where_it_is_one() {
+        const MIXED: &[Copied] = &[write(0, 1), read(1, 0)];
+        const ALIKE: &[Copied] = &[write(0, 1), write(1, 0)];
+        let by = |question: CopyQuestion| question.mover().map(|mover| mover.0);
+        assert_eq!(by(CopyQuestion::Together(MIXED)), None);
+        assert_eq!(by(CopyQuestion::Together(ALIKE)), Some(Move::Write));
+        assert_eq!(by(CopyQuestion::Longer(write(0, 1), write(1, 0), 4)), None);
+        // The same ends, whichever way.
+        let [wrote, was_read] =
+            [write(0, 1), read(1, 0)].map(|c| CopyQuestion::Alone(c).mover().unwrap());
+        assert_eq!((wrote.0, was_read.0), (Move::Write, Move::Read));
+        assert_eq!(wrote.1, was_read.1);
+    }
+}

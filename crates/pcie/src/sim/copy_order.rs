@@ -179,4 +179,22 @@ mod tests {
         let many = simulate_in_order(&t, &ends, Destination, 50).unwrap();
         assert!((many - 57.6 * 1.2).abs() < 0.5, "{many}");
     }
+
+    /// A slower copy ends later than the one that runs beside it, and what waits for it begins then.
+    #[test]
+    fn copies_that_run_at_once_end_each_by_itself() {
+        let mut b = Builder::new("one switch");
+        b.add("s0", Kind::Socket, None, None, None);
+        b.add("rc0", Kind::RootComplex, Some("s0"), None, None);
+        b.add("sw0", Kind::Switch, Some("rc0"), Some(RawLink::new(5, 16)), None);
+        for (i, generation) in [5, 5, 4, 4, 5].into_iter().enumerate() {
+            let link = Some(RawLink::new(generation, 16));
+            b.add(&format!("gpu{i}"), Kind::Gpu, Some("sw0"), link, None);
+        }
+        let t = b.finish().unwrap();
+        let g = t.of_kind(Kind::Gpu);
+        let ends = [(g[0], g[1]), (g[2], g[3]), (g[3], g[4])];
+        let rate = simulate_in_order(&t, &ends, Destination, 1).unwrap();
+        assert!((rate / (3.0 * 28.8 / 2.0) - 1.0).abs() < 0.01, "{rate}");
+    }
 }

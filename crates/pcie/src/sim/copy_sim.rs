@@ -249,4 +249,60 @@ mod tests {
         let said = near(&errors);
         assert!(RESULTS.contains(&said), "docs/results/pcie.md does not say: {said}");
     }
+
+    fn of(machine: &str, what: &str) -> CopyRow {
+        *copy_rows().find(|r| r.machine.name == machine && r.what == what).expect("a row")
+    }
+
+    const SWITCHTEC: &str = "Threadripper PRO 7955WX, four Switchtec";
+
+    #[test]
+    fn a_machines_links_are_those_of_its_row() {
+        let row = of(
+            "Threadripper PRO 7955WX, two Switchtec, an uplink at Gen2",
+            "one writes, across switches",
+        );
+        let (t, _) = asked(&row, true);
+        let link = |t: &Topology, id| t.node(t.find(id).unwrap()).link.unwrap().speed;
+        assert_eq!(["sw0", "sw1"].map(|id| link(&t, id).generation().number()), [2, 5]);
+        let ssd = copy_rows().find(|r| r.machine.devices.iter().any(|d| d.lanes == 4)).unwrap();
+        let narrow = ssd.machine.devices.iter().position(|d| d.lanes == 4).unwrap();
+        assert_eq!(link(&asked(ssd, true).0, &format!("dev{narrow}")).lanes(), 4);
+    }
+
+    #[test]
+    fn copies_wait_for_each_other_between_devices_of_pytorch_alone() {
+        use super::super::copies::{down, read, write};
+        const CHAIN: &[Copied] = &[read(0, 1), read(1, 0)];
+        const WITH_HOST: &[Copied] = &[write(0, 1), down(1)];
+        let row = of(SWITCHTEC, "one writes, one switch");
+        let asks = |question| CopyRow { question, ..row };
+        assert!(!is_in_order(&row) && !is_ruled(&row));
+        assert!(!is_in_order(&asks(CopyQuestion::Together(WITH_HOST))));
+        let chain = asks(CopyQuestion::Together(CHAIN));
+        assert!(is_in_order(&chain) && is_ruled(&chain));
+        // On NULL streams there and back are one after the other.
+        let rate = simulate_copy_row(&Params::default(), &chain).unwrap();
+        assert!((rate / 57.6 - 1.0).abs() < 0.02, "{rate}");
+        let meets = asks(CopyQuestion::Beside(read(0, 1), write(1, 0)));
+        assert!(!is_in_order(&meets) && is_ruled(&meets));
+    }
+
+    /// A latency waits for no other copy, and turns of engines do not change it.
+    #[test]
+    fn how_much_longer_is_a_difference() {
+        let row = of(
+            "Threadripper PRO 7955WX, two Switchtec",
+            "a read of 128 B longer across switches, ns",
+        );
+        let params = Params::default();
+        let (now, first) =
+            (simulate_copy_row(&params, &row), simulate_copy_row_first(&params, &row));
+        let (now, first) = (now.unwrap(), first.unwrap());
+        // Two switches' and a root complex's latencies more, there and back.
+        assert!(
+            (400.0..1000.0).contains(&now) && (first / now - 1.0).abs() < 0.01,
+            "{now} {first}"
+        );
+    }
 }

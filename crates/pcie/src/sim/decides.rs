@@ -204,4 +204,30 @@ mod tests {
         assert_eq!(of(Flow::write(gpu, near))[0].name, "links", "the other way has no limit");
         assert_eq!(limits(&[Flow::write(gpu, near); 64]), None, "too many");
     }
+
+    /// A root complex's limits come from its CPU's family where that adds to what its file says.
+    #[test]
+    #[cfg(feature = "toml")]
+    fn limits_of_a_family_are_fitted() {
+        let origin = |t: &Topology| {
+            let all = looser(t, &Params::default(), &Origins::default(), &[]);
+            all.iter().find(|l| l.0.name == "root complex").unwrap().0.origin
+        };
+        let plain = builtin("two-root-complexes").unwrap();
+        assert_eq!(origin(&plain), Origin::Read);
+        let text = include_str!("../../machines/esc8000a-e13p.toml");
+        let text = text.replace("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7261");
+        let naples = crate::topology::from_toml(&text).unwrap();
+        assert_eq!(origin(&naples), Origin::Fitted);
+        let known = naples.map_p2p(|p| (p.writes, p.write_gb_per_s) = (Some(true), Some(20.0)));
+        assert_eq!(origin(&known), Origin::Read);
+    }
+
+    #[test]
+    fn the_nearest_limit_raises_a_rate_most() {
+        let of = |name, rate| (Decides { name, origin: Origin::Read }, rate);
+        let found = vec![of("equal", 1009.0), of("near", 1011.0), of("nearest", 2000.0)];
+        let names: Vec<&str> = nearest(found, 1000.0).iter().map(|d| d.name).collect();
+        assert_eq!(names, ["nearest", "near"]);
+    }
 }

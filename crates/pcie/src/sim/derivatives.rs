@@ -145,6 +145,12 @@ mod tests {
         for r in &rows {
             println!("{:40} {:6.2} {:6.2} {:6.2} {}", r.row, r.latency, r.tags, r.mps, r.fitted);
         }
+        let of = |host: &NfpHost| {
+            let own = |r: &&Derivative| r.row.starts_with(host.name) && !r.row.contains("IOMMU");
+            rows.iter().filter(own).count()
+        };
+        assert_eq!(of(&NfpHost::IVY_BRIDGE), HOST_ROWS.len());
+        assert!(of(&NfpHost::BROADWELL) < HOST_ROWS.len());
         // Small reads: outstanding reads over latency.
         for small in ["read, 64 B", "HostLoad, 1 blocks", "PeerLoad, 1 blocks"] {
             let r = row(small);
@@ -171,5 +177,26 @@ mod tests {
         assert!(walks.latency < -0.9 && walks.tags.abs() < 0.1, "{walks:?}");
         let latency = row("read latency, 64 B");
         assert!(latency.latency > 0.5 && latency.tags.abs() < 0.01, "{latency:?}");
+    }
+
+    /// Every latency between a GPU and the memories, and nothing else.
+    #[test]
+    fn farther_is_farther_on_each_way() {
+        let near = Params::default();
+        let far = farther(&near, 3.0);
+        let ways = [
+            "gpu_port_ns",
+            "root_complex_ns",
+            "mesh_ns",
+            "memory_ns",
+            "sm_ns",
+            "hbm_ns",
+            "nvlink_ns",
+            "link_ns",
+        ];
+        for &name in Params::NAMES {
+            let factor = if ways.contains(&name) { 3.0 } else { 1.0 };
+            assert_eq!(far.get(name).unwrap(), near.get(name).unwrap() * factor, "{name}");
+        }
     }
 }

@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn later_rules_move_what_meets_at_a_link_and_what_waits() {
         let alone = answer("8 x H800, host not named", "from host memory");
-        assert!(!alone.is_moved() && alone.one_queue().is_none(), "{alone:?}");
+        assert!(!alone.is_moved() && alone.queued.is_none(), "{alone:?}");
         let beside = answer("A100", "from host memory beside the way back");
         assert!(beside.is_moved() && beside.one_queue().unwrap() < 0.6 * beside.now, "{beside:?}");
         let waits =
@@ -134,5 +134,40 @@ mod tests {
         }
         // 110 when the rows were predicted, before any of the rules was written. The first two moved 40.
         assert_eq!((first, moved), (110, 66));
+    }
+
+    #[test]
+    fn flows_meet_at_a_device_and_not_at_memory() {
+        let t = crate::topology::builtin("two-root-complexes").unwrap();
+        let [gpu, nic, memory] = [Kind::Gpu, Kind::Nic, Kind::Socket].map(|k| t.of_kind(k)[0]);
+        let meet = |flows: &[Flow]| shares_an_engine(&t, flows);
+        assert!(!meet(&[Flow::write(gpu, memory), Flow::write(nic, memory)]));
+        assert!(meet(&[Flow::write(gpu, memory), Flow::read(memory, gpu)]));
+        assert!(!meet(&[Flow::write(gpu, nic)]));
+    }
+
+    /// What no rule can have moved is not asked again.
+    #[test]
+    fn what_no_rule_is_about_is_asked_once() {
+        let alone = answer("Threadripper PRO 7955WX, four Switchtec", "one writes, one switch");
+        assert!(alone.first == alone.now && alone.queued.is_none(), "{alone:?}");
+    }
+
+    /// Before the rules of packets an A40 sent MPS; one that writes alone takes no turns.
+    #[test]
+    fn a_row_between_two_gpus_was_asked_without_packets() {
+        let both = crate::sim::PEER_ROWS.iter().find(|r| r.packet_bytes > 0).unwrap();
+        let one = PeerRow { traffic: Traffic::Write, ..*both };
+        let answer = answer_peer_row(&Params::default(), &one).unwrap();
+        assert!(answer.first > 1.05 * answer.now && answer.queued.is_none(), "{answer:?}");
+    }
+
+    /// A row that was read after the rules of turns and of waiting is not known before them.
+    #[test]
+    fn a_row_that_was_read_after_a_rule_is_not_asked_without_it() {
+        let after = |r: &&CopyRow| r.machine.rules_before == 2 && r.what == "both write";
+        let row = crate::sim::SECOND_COPY_ROWS.iter().find(after).unwrap();
+        let answer = answer_copy_row(&Params::default(), row).unwrap();
+        assert!(is_ruled(row) && answer.queued.is_none(), "{answer:?}");
     }
 }

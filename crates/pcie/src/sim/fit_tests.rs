@@ -35,7 +35,13 @@ fn a_row_that_is_left_out_has_no_part_in_the_fit() {
 
 #[test]
 fn hosts_agree_on_the_walks_at_once() {
-    for r in iommu(&Params::default()).unwrap() {
+    let rows = iommu(&Params::default()).unwrap();
+    assert_eq!(rows.len(), IOMMU_ROWS.len());
+    for (r, (host, _)) in rows.iter().zip(IOMMU_ROWS) {
+        let spec = IotlbSpec { pages: 65536 / 4, ..IotlbSpec::of(&Params::default()) };
+        let what = (Metric::ReadGbps, 64);
+        let own = simulate_some(&NfpDevice::NFP6000, &host, what, Some(spec), RATE_RUNS);
+        assert_eq!(r.in_use, own.unwrap(), "{r:?}");
         let error = r.without_machine.unwrap() / r.measured - 1.0;
         assert!(error.abs() < 0.08, "{r:?}");
     }
@@ -80,6 +86,7 @@ fn the_other_h200s_are_the_files() {
         let end = after.find(|c| !digits(c)).unwrap();
         let there: f64 = after[..end].parse().unwrap();
         assert!((there - value).abs() < 0.001, "{name}: {there}");
+        assert_eq!(other_h200(&Params::default()).get(name), Some(value));
     }
 }
 
@@ -99,4 +106,51 @@ fn limits_of_root_complexes_are_known_from_one_machine_each() {
     let machines: Vec<&str> = all.iter().map(|r| r.machine.as_str()).collect();
     let names = ["Xeon W-2123, WX 8100", "EPYC 7261, MI25", "E5-2650 v4, P40, three P4600"];
     assert_eq!(machines, names.iter().flat_map(|n| [*n, *n]).collect::<Vec<_>>());
+}
+
+/// What fits of these rows, each with its machine, measured value and numbers, say.
+fn fits(
+    numbers: Vec<Number>,
+    rows: &[(&'static str, f64, &[usize])],
+    model: Model<'_>,
+) -> Vec<LeftOut> {
+    let row = |&(machine, measured, knobs): &(&'static str, f64, &[usize])| Row {
+        machine,
+        name: String::new(),
+        measured,
+        knobs: knobs.to_vec(),
+    };
+    Fits::new(Group::Nfp, numbers, rows.iter().map(row).collect(), model).run().unwrap()
+}
+
+/// From half of its start to twice that.
+#[test]
+fn a_number_is_searched_around_its_start() {
+    let at = |slope: f64| line(&[slope, 2.0 * slope], &["a", "b"])[0].with_all;
+    assert!((at(0.6) / 0.6 - 1.0).abs() < 0.01, "{}", at(0.6));
+    assert!((3.9..=4.0).contains(&at(4.5)), "two passes: {}", at(4.5));
+    // Of a number that changes nothing, rows say nothing.
+    let rows: [(&str, f64, &[usize]); 2] = [("a", 2.0, &[0]), ("b", 2.0, &[0])];
+    let flat = fits(vec![number(1.0, false, "")], &rows, &|_, _| Ok(1.0));
+    assert_eq!((flat[0].without_row, flat[0].without_machine), (None, None));
+}
+
+/// A machine that is left out has the number that another one's rows determine, and no shared one.
+#[test]
+fn a_machine_without_rows_is_lent_anothers_number() {
+    let numbers = || vec![number(1.0, false, ""), number(2.0, false, "a"), number(2.0, false, "b")];
+    let model = |at: &[f64], row: usize| {
+        let own = if row < 2 { at[1] } else { at[2] };
+        Ok(own + if row % 2 == 1 { at[0] } else { 0.0 })
+    };
+    let rows: [(&str, f64, &[usize]); 4] =
+        [("a", 3.0, &[1]), ("a", 4.5, &[0, 1]), ("b", 3.0, &[2]), ("b", 4.5, &[0, 2])];
+    for r in fits(numbers(), &rows, &model) {
+        let without = r.without_machine.unwrap();
+        assert!((without / r.measured - 1.0).abs() < 0.05, "{r:?}");
+    }
+    // A shared number that only its own rows determine is none that others have.
+    let rows: [(&str, f64, &[usize]); 3] =
+        [("a", 3.0, &[1]), ("a", 4.5, &[0, 1]), ("b", 3.0, &[2])];
+    assert_eq!(fits(numbers(), &rows, &model)[1].without_machine, None);
 }

@@ -362,3 +362,24 @@ fn a_profile_caps_peers_alone() {
     let fair = crate::topology::fair_rates(&naples, &[(ends[0], ends[1])]).unwrap();
     assert!((fair[0] - 7.056).abs() < 1e-9, "{fair:?}");
 }
+
+/// Operations, TLPs of MPS and a request of each read, channels: the ends' own two among them.
+#[test]
+fn transmissions_are_tlps_times_channels() {
+    let t = pair("", "");
+    let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+    let of = |flow: Flow, messages| flow_transmissions(&t, &[flow], messages);
+    assert_eq!(of(Flow::write(gpu, nic), None), 64.0 * 256.0 * 4.0);
+    assert_eq!(of(Flow::read(gpu, nic), None), 64.0 * 257.0 * 4.0);
+    assert_eq!(of(Flow::read(gpu, nic), Some((512, 1))), 64.0 * 3.0 * 4.0);
+}
+
+#[test]
+fn lines_in_no_cache_leave_an_imprint_of_dram() {
+    let t = builtin("two-root-complexes").unwrap();
+    let flow = Flow::read(t.find("s0").unwrap(), t.find("gpu0").unwrap());
+    let slow = Params { dram_ns: 200.0, ..Params::default() };
+    let [one, other] = [&Params::default(), &slow].map(|p| uncached_imprint(&t, p, flow));
+    assert_ne!(one, other);
+    assert_ne!(one, flows_imprint(&t, &Params::default(), &[flow], None));
+}

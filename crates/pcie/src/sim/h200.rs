@@ -439,4 +439,20 @@ mod tests {
             assert!(without / row.pull_ns < 0.94, "{row:?}: {without}");
         }
     }
+
+    /// The times of steps, and the last chunk of what is no multiple of chunks.
+    #[test]
+    fn a_hop_has_the_steps_of_its_path() {
+        let p = Params { sm_ns: 50.0, hbm_ns: 20.0, lap_ns: 151.0, ..Params::default() };
+        let push = hop_imprint(&p, HopPath::Push, 5000, false);
+        assert!(push.contains("Uniform { min_ps: 70000, max_ps: 210000 }"), "{push}");
+        assert!(push.contains("Delay { ps: 140000 }"), "{push}");
+        for bytes in [4096, 904] {
+            let text = format!("bytes: {bytes}, addr");
+            assert_eq!(push.matches(&text).count(), 1, "{push}");
+        }
+        let lap = "Delay { ps: 151000 }";
+        let pull = |bytes| hop_imprint(&p, HopPath::Pull, bytes, false);
+        assert!(pull(16).contains(lap) && !pull(0).contains(lap));
+    }
 }

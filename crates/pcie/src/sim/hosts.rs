@@ -451,4 +451,27 @@ mod tests {
         let cut = config.effective(0, 512, Tax::None).unwrap().read_rcb;
         assert!(cut < 0.95 * 53.01);
     }
+
+    /// Where the link is the limit, a part of a DW takes as long as a whole one.
+    #[test]
+    fn data_travel_in_dws() {
+        let per_byte = |bytes: u32| {
+            let (device, host) = (NfpDevice::NFP6000, NfpHost::IVY_BRIDGE);
+            let what = (Metric::WriteGbps, bytes);
+            simulate_some(&device, &host, what, None, 1000).unwrap() / f64::from(bytes)
+        };
+        assert!((per_byte(1021) / per_byte(1024) - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn small_reads_of_the_other_socket_were_known() {
+        for check in HOST_CHECKS {
+            for &(metric, bytes, _) in check.rows {
+                let far = ["Ivy Bridge, other socket", "Broadwell, other socket"];
+                let known =
+                    far.contains(&check.host.name) && (metric, bytes) == (Metric::ReadGbps, 64);
+                assert_eq!(check.is_known(metric, bytes), known, "{check:?}");
+            }
+        }
+    }
 }

@@ -449,11 +449,6 @@ impl Sim {
         (self.fabric.injected_bytes, self.fabric.delivered_bytes)
     }
 
-    /// Current simulated time.
-    pub fn now_ps(&self) -> Ps {
-        self.cal.now
-    }
-
     /// Counters of a channel.
     pub fn carried(&self, channel: u32) -> Carried {
         self.fabric.carried(channel)

@@ -330,3 +330,55 @@ fn transmissions_are_known_before_they_are_simulated() {
         }
     }
 }
+
+#[test]
+fn paths_have_the_names_of_the_rest_of_bellpush() {
+    let names = ["push/kernel", "push/inband", "push/blueflame", "pull", "staged"];
+    assert_eq!(PathModel::ALL.map(PathModel::name), names);
+}
+
+fn steps(layout: Layout, path: PathModel, params: &Params) -> Vec<Step> {
+    with("two-root-complexes", params, |spec| {
+        let program = Operation::new(spec, layout, path, 64, 1).program;
+        program.tasks.iter().map(|task| task.step).collect()
+    })
+}
+
+/// Without a fence nothing waits for acknowledgements.
+#[test]
+fn without_a_fence_a_card_waits_for_no_acknowledgement() {
+    let acked = |params: &Params| {
+        let until = |s: &Step| matches!(s, Step::Write { until: Until::Acked, .. });
+        steps(Layout::Card, PathModel::Pull, params).iter().filter(|s| until(s)).count()
+    };
+    assert_eq!(acked(&Params::default()), 2);
+    assert_eq!(acked(&Params { fence_pcie_ns: 0.0, ..Params::default() }), 0);
+}
+
+/// A poll sees a word half to one and a half times its load later; the CPU at the other end polls
+/// its cache for half of a load, and posts.
+#[test]
+fn the_other_end_polls_posts_and_polls() {
+    let params = Params { staged_ends: 2.0, ..Params::default() };
+    let all = steps(Layout::Card, PathModel::Staged, &params);
+    let ps = Params::ps(params.memory_ns / 2.0 + params.cpu_post_ns);
+    assert!(all.contains(&Step::Delay { ps }), "{all:?}");
+    let polls = all.iter().filter_map(|step| match *step {
+        Step::Uniform { min_ps, max_ps } => Some((min_ps, max_ps)),
+        _ => None,
+    });
+    let polls: Vec<_> = polls.collect();
+    assert_eq!(polls.len(), 2);
+    assert!(polls.iter().all(|&(min, max)| max.abs_diff(3 * min) <= 2 && min > 1000), "{polls:?}");
+}
+
+/// By hand: lines of 64 B with 60 B of data in TLPs of 128 B, then packets of 256 B, over four hops,
+/// three times.
+#[test]
+fn transmissions_of_lines_are_those_of_their_data() {
+    let got = with("same-switch", &Params::default(), |spec| {
+        transmissions(spec, PathModel::PushInband, 1 << 20, 1)
+    });
+    let want = f64::from(1 << 20) * 4.0 * (1.0 / 120.0 + 1.0 / 256.0) * 3.0;
+    assert!((got / want - 1.0).abs() < 1e-9, "{got} {want}");
+}

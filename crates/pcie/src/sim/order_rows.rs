@@ -157,3 +157,20 @@ pub fn simulate_order(params: &Params, m: &OrderMachine) -> Result<[f64; 2], Sim
     }
     Ok(gbps)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iommu_translates_where_a_row_has_pages() {
+        for row in ORDER_ROWS {
+            let pages = |pages| OrderMachine { pages, ..row.machine };
+            for (machine, translated) in [(pages(0), false), (pages(1024), true)] {
+                let (t, params, flow) = flow_of(&Params::default(), &machine, true);
+                assert_eq!(t.is_translated(flow.from), translated);
+                assert_eq!(params.iommu_pages, f64::from(machine.pages.max(1)));
+            }
+        }
+    }
+}

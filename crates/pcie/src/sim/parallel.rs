@@ -93,4 +93,19 @@ mod tests {
     fn a_panic_is_the_callers() {
         in_parallel(8, |i| assert!(i != 3, "job {i}"));
     }
+
+    /// As many jobs run at once as there may be threads: each ends when all have begun.
+    #[test]
+    fn jobs_run_at_once() {
+        let jobs = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let (begun, all) = (Mutex::new(0), Condvar::new());
+        let ended = in_parallel(jobs, |_| {
+            *begun.lock().unwrap() += 1;
+            all.notify_all();
+            let wait = std::time::Duration::from_secs(10);
+            let guard = begun.lock().unwrap();
+            !all.wait_timeout_while(guard, wait, |n| *n < jobs).unwrap().1.timed_out()
+        });
+        assert!(ended.iter().all(|met| *met), "{ended:?}");
+    }
 }

@@ -261,3 +261,32 @@ impl Params {
         (ns.max(0.0) * 1000.0).round() as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_numbers_are_shortened() {
+        assert_eq!(short(12_345_678.125_012), "12345678.125012");
+        assert_eq!(short(12_345_678.125_012_3), "12345678.1250123");
+        assert_eq!(short(123_456_789.125_012_3), "1.234567891250123e8");
+    }
+
+    #[test]
+    fn parameters_have_ranges() {
+        assert_eq!(Params::default().check(), Ok(()));
+        let error = Params { wire_gb_per_s: 0.0, ..Params::default() }.check().unwrap_err();
+        assert_eq!(error.to_string(), "wire_gb_per_s=0: must be from 0.001 to 1000000");
+        assert!(Params { staged_ends: 3.0, ..Params::default() }.check().is_err());
+        assert!(Params { lap_ns: f64::NAN, ..Params::default() }.check().is_err());
+    }
+
+    #[test]
+    fn counts_are_whole_and_times_are_not() {
+        let counts = Params::NAMES.iter().copied().filter(|name| Params::is_count(name));
+        let counts: Vec<&str> = counts.collect();
+        let names = ["blocks", "nic_tags", "copy_tags", "engines_in_turn", "staged_ends"];
+        assert_eq!(counts, [&names[..], &["iotlb_entries", "iotlb_walkers"]].concat());
+    }
+}

@@ -115,3 +115,23 @@ fn numbers_of_a_topology_have_a_part_where_they_move_something() {
         assert_eq!(has, part, "{name} {path:?} {knob:?}");
     }
 }
+
+/// Around the value that it has, and around its default.
+#[test]
+fn other_values_are_around_a_parameters_own() {
+    let params = Params { wire_ns: 401.0, ..Params::default() };
+    let values: Vec<f64> = others(&params, "wire_ns").iter().map(|p| p.wire_ns).collect();
+    assert_eq!(values, [401.0, 200.5, 802.0, 501.0, 600.0, 300.0, 1200.0, 700.0]);
+}
+
+#[test]
+fn a_parameter_has_a_part_in_ranks_and_a_number_in_flows() {
+    let (t, params) = (builtin("two-sockets").unwrap(), Params::default());
+    let [gpu, nic, near, far] = ["gpu0", "nic0", "s0", "s1"].map(|id| t.find(id).unwrap());
+    let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+    let in_ranks = |name| has_part_in_ranks(spec, NicModel::Cx7, &[Goal::Latency(8)], name);
+    assert_eq!(["wire_ns", "nvlink_ns"].map(in_ranks), [true, false]);
+    let in_flows =
+        |to| knob_has_part_in_flows((&t, &params), &[Flow::write(gpu, to)], Knob::Sockets);
+    assert_eq!([near, far].map(in_flows), [false, true]);
+}

@@ -172,4 +172,26 @@ mod tests {
             assert!(range.contains(&error), "{r:?}: {got}");
         }
     }
+
+    #[test]
+    fn two_gpus_stand_as_their_row_says() {
+        for r in PEER_ROWS {
+            let (t, flows) = flows_of(&r);
+            let mps = t.node(flows[0].from).link.unwrap().mps.bytes();
+            assert_eq!(mps, if r.packet_bytes > 0 { r.packet_bytes } else { 256 }, "{r:?}");
+            let two = r.standing == Standing::TwoSockets;
+            assert_eq!(t.of_kind(Kind::Socket).len(), if two { 2 } else { 1 }, "{r:?}");
+            let way = t.route(flows[0].from, flows[0].to).nodes.len();
+            let nodes = match r.standing {
+                Standing::OneSwitch => 3,
+                // The root complex turns it.
+                Standing::OneSwitchAcs | Standing::OneSocket => 5,
+                Standing::TwoSockets => 6,
+            };
+            assert_eq!(way, nodes, "{r:?}");
+            let far = Params { link_ns: 9.0, ..Params::default() };
+            let [near, far] = [&Params::default(), &far].map(|p| peer_imprint(p, &r));
+            assert_ne!(near, far);
+        }
+    }
 }

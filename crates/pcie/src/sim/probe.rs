@@ -448,4 +448,69 @@ mod tests {
             assert!((got / want - 1.0).abs() < 0.01, "{stride_bytes}: {got} {want}");
         }
     }
+
+    #[test]
+    fn instructions_follow_each_other() {
+        let odd = Pattern::dense(1, 5);
+        assert_eq!(odd.parts(Access::Store, 0), [(80, 1)]);
+        assert_eq!(odd.parts(Access::Store, 1), [(48, 1), (32, 1)]);
+        // From the second line on: 144 to 655.
+        assert_eq!(Pattern { offset_bytes: 144, ..Pattern::dense(1, 32) }.lines(), 5);
+    }
+
+    /// Sixteen warps that store four lines of four sectors each 19.2 ns: a slot a sector, one a line.
+    #[test]
+    fn warps_issue_and_wait_for_so_much() {
+        let p = Params { sm_read_lines: 164.0, warp_store_ns: 20.0, ..Params::default() };
+        let dense = Pattern::dense(1, 512);
+        assert_eq!(dense.issue_gb_per_s(&p), 16.0 * 32.0 * 20.0 / 20.0);
+        let words = Pattern { access_bytes: 4, stride_bytes: 4, ..Pattern::dense(1, 128) };
+        assert_eq!(words.issue_gb_per_s(&p), 4.0 * 32.0 * 5.0 / 20.0);
+        assert_eq!(dense.outstanding(&p), 164.0);
+        assert_eq!(words.outstanding(&p), 164.0 / 4.0 / 4.0);
+        let fences = [Target::Local, Target::Host, Target::Peer].map(|t| fence_ns(&p, t));
+        assert_eq!(fences, [p.fence_idle_ns, p.fence_pcie_ns, p.fence_nvlink_ns]);
+        // Four loads of 16 B by each of 512 threads.
+        let b = block(&p, Machine::default());
+        assert_eq!(b.sim.endpoints[b.sm.0 as usize].spec.tags, 256);
+    }
+
+    fn at(probe: Probe) -> f64 {
+        predict_probe(&Params::default(), Machine::default(), probe).unwrap()
+    }
+
+    /// One warp is its instructions' rate: measured on an H200, 26.7 GB/s.
+    #[test]
+    fn one_warp_stores_as_fast_as_it_issues() {
+        let got = at(Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 32)));
+        assert!((got / 26.7 - 1.0).abs() < 0.01, "{got}");
+    }
+
+    /// What is a line longer than an instruction of each warp takes a line longer.
+    #[test]
+    fn the_last_round_of_a_burst_is_what_is_left() {
+        for access in [Access::Store, Access::Load] {
+            let of = |bytes| at(Probe::Burst(Target::Local, access, bytes));
+            let (one, more, two) = (of(8 << 10), of((8 << 10) + 64), of(16 << 10));
+            assert!(more - one < 0.2 * (two - one), "{access:?}: {one} {more} {two}");
+        }
+        let word = at(Probe::Latency(Target::Local));
+        let line = at(Probe::Burst(Target::Local, Access::Load, 64));
+        let more = line - word - Params::default().lap_ns;
+        assert!((0.0..2.0).contains(&more), "{word} {line}");
+    }
+
+    /// A flag's way and the poll that sees it, twice: a poll takes a load on the mean.
+    #[test]
+    fn a_flag_is_seen_a_load_later() {
+        let p = Params::default();
+        let local = at(Probe::Latency(Target::Local));
+        let peer = at(Probe::RoundTrip(Target::Peer));
+        let want = 2.0 * (p.sm_ns + p.nvlink_ns + p.hbm_ns + local);
+        assert!((peer / want - 1.0).abs() < 0.01, "{peer} {want}");
+        let word = at(Probe::Latency(Target::Host));
+        let host = at(Probe::RoundTrip(Target::Host));
+        let want = (word - p.memory_ns) / 2.0 + 2.0 * p.memory_ns + word;
+        assert!((host - want).abs() < 35.0, "{host} {want}");
+    }
 }

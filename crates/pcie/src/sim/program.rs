@@ -138,14 +138,6 @@ impl Program {
         id
     }
 
-    /// Adds the dependency of `task` on `before`. `before` must be an earlier task, which excludes
-    /// cycles.
-    pub fn wait(&mut self, task: TaskId, before: TaskId) {
-        assert!(before.0 < task.0, "a task waits for earlier tasks only");
-        self.tasks[before.0 as usize].then.push(task.0);
-        self.tasks[task.0 as usize].waits_for += 1;
-    }
-
     /// Slots of a ring that one run takes.
     pub(super) fn takes(&self, of: RingId) -> u64 {
         let taken = self.tasks.iter().map(|t| match t.step {

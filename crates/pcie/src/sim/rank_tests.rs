@@ -128,7 +128,15 @@ fn a_connectx_has_no_engine_that_reads_lines() {
     assert!(!NicModel::Cx7.paths().contains(&PathModel::PushInband));
     assert_eq!("cx7".parse(), Ok(NicModel::Cx7));
     assert!("cx8".parse::<NicModel>().unwrap_err().to_string().contains("cx7, software"));
-    assert_eq!(NicModel::by_default("ConnectX-7").0, NicModel::Cx7);
+    for nic in [NicModel::Cx7, NicModel::Software] {
+        assert_eq!(nic.to_string().parse(), Ok(nic));
+    }
+    assert_eq!(NicModel::Software.to_string(), "software");
+    assert!(NicModel::Cx7.text().starts_with("a ConnectX-7: "));
+    assert!(NicModel::Software.text().starts_with("the software NIC: "));
+    let (nic, why) = NicModel::by_default("ConnectX-7");
+    assert_eq!((nic, why), (NicModel::Cx7, "the NIC's name is a ConnectX's"));
+    assert!(NicModel::by_default("a NIC").1.starts_with("the default: "));
 }
 
 /// Short runs give the rates of long ones.
@@ -184,4 +192,46 @@ fn an_imprint_has_both_ways() {
     assert_ne!(imprint(&base), imprint(&slow), "completions cross the root complex");
     let other = Params { numa_ns: 200.0, ..base.clone() };
     assert_eq!(imprint(&base), imprint(&other));
+}
+
+#[test]
+fn goals_load_a_path_as_they_say() {
+    assert_eq!(Goal::Latency(4096).load(), (4096, 1));
+    assert_eq!(Goal::Rate.load(), (64 << 10, 8));
+}
+
+/// Every parameter is measured, so that nothing but the paths themselves is simulated.
+fn measured() -> Origins {
+    let mut origins = Origins::default();
+    Params::NAMES.iter().for_each(|name| origins.set(name, Origin::Measured));
+    origins
+}
+
+/// By rate the greatest is first, and a tie is within a hundredth of it.
+#[test]
+fn rates_are_ranked_from_the_greatest_down() {
+    let found = ranks("two-root-complexes-slow-reads", NicModel::Cx7, &measured(), &[Goal::Rate]);
+    let r = &found.rankings[0];
+    let values: Vec<f64> = r.paths.iter().map(|(_, f)| f.value).collect();
+    assert!(values.len() > 1 && values.is_sorted_by(|a, b| a >= b), "{values:?}");
+    let slow = r.paths.last().unwrap();
+    assert!(slow.1.value < 0.5 * values[0], "{values:?}");
+    assert!(r.ties.iter().all(|t| t.path != slow.0), "{r:?}");
+}
+
+/// A path that is refused is absent by its own goal.
+#[test]
+fn a_path_that_is_refused_is_absent() {
+    let goals = [Goal::Latency(8)];
+    let found = ranks("desktop", NicModel::Software, &measured(), &goals);
+    let absent: Vec<PathModel> = found.rankings[0].absent.iter().map(|a| a.0).collect();
+    assert_eq!(absent, [PathModel::Pull]);
+}
+
+/// What is assumed of a topology is moved in it.
+#[test]
+fn an_assumed_link_is_moved() {
+    let found = ranks("two-sockets", NicModel::Cx7, &measured(), &[Goal::Latency(64 << 10)]);
+    let names: Vec<&str> = found.hangs_on.iter().map(|h| h.name.as_str()).collect();
+    assert!(names.contains(&Guess::Interconnects.name()), "{names:?}");
 }

@@ -390,3 +390,69 @@ fn speed() {
         bed.sim.tlp_events() as f64 / s / 1e6
     );
 }
+
+const TRANSFER: Transfer = Transfer {
+    route: 0,
+    endpoint: 0,
+    to_send: 64,
+    to_arrive: 64,
+    piece_bytes: 64,
+    addr: 0,
+    timer: 0,
+    until: Until::Visible,
+    rank: 0,
+    page: 0,
+    ready_ps: 0,
+};
+const REQUEST: ReadRequest =
+    ReadRequest { transfer: 0, addr: 0, bytes: 64, to_send: 64, to_arrive: 64, completer: 1 };
+
+fn inject(sim: &mut Sim) {
+    sim.fabric.inject(&mut sim.cal, (0, Class::Posted, 0), 256, (false, 0));
+}
+
+#[test]
+fn what_is_left_anywhere_is_no_rest() {
+    let left: [fn(&mut Sim); 5] = [
+        inject,
+        |sim| _ = sim.transfers.put(TRANSFER),
+        |sim| _ = sim.requests.put(REQUEST),
+        |sim| _ = sim.draining.put((0, 1)),
+        |sim| sim.endpoints[0].tags_free -= 1,
+    ];
+    for (i, leave) in left.into_iter().enumerate() {
+        let (mut sim, a, b) = two(Credits::INFINITE, 4);
+        sim.run(vec![Load { program: write(a, b, 256), window: 1, count: 1 }]).unwrap();
+        assert!(sim.at_rest());
+        leave(&mut sim);
+        assert!(!sim.at_rest(), "{i}");
+    }
+}
+
+#[test]
+fn records_are_those_of_all_kinds() {
+    let (mut sim, a, b) = two(Credits::INFINITE, 4);
+    assert_eq!(sim.records(), 0);
+    sim.route(a, b).unwrap();
+    for (times, put) in [
+        (2, inject as fn(&mut Sim)),
+        (3, |sim: &mut Sim| _ = sim.transfers.put(TRANSFER)),
+        (5, |sim: &mut Sim| _ = sim.requests.put(REQUEST)),
+        (7, |sim: &mut Sim| _ = sim.draining.put((0, 1))),
+        (11, |sim: &mut Sim| sim.instances.push(Instance::default())),
+    ] {
+        (0..times).for_each(|_| put(&mut sim));
+    }
+    assert_eq!(sim.records(), 2 + 3 + 5 + 7 + 11);
+}
+
+/// Without an order that is known, writes of a translated device are visible in order too.
+#[test]
+fn writes_that_may_pass_are_those_of_relaxed_devices() {
+    let (mut sim, a, _) = two(Credits::INFINITE, 4);
+    let transfer = sim.transfers.put(TRANSFER);
+    for (order, may) in [(Order::Unknown, false), (Order::Strict, false), (Order::Relaxed, true)] {
+        sim.set_order(a, order);
+        assert_eq!(sim.is_relaxed(transfer), may, "{order:?}");
+    }
+}

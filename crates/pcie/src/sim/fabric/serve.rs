@@ -216,3 +216,39 @@ impl Fabric {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::channel::{ChannelSpec, Credits};
+    use super::*;
+
+    fn two() -> Fabric {
+        let credits = Credits::buffers(4, 256);
+        let spec = ChannelSpec { credits, ..ChannelSpec::internal(10.0, 0) };
+        let mut fabric = Fabric::new();
+        assert_eq!([fabric.add_channel(spec), fabric.add_channel(spec)], [0, 1]);
+        fabric
+    }
+
+    #[test]
+    fn credits_are_here_or_on_their_way_or_lost() {
+        let mut f = two();
+        assert!(f.credits_conserved());
+        f.channels[0].headers_left[0] -= 1;
+        assert!(!f.credits_conserved(), "a header");
+        f.channels[0].returns.push_back((5, Class::Posted, 3));
+        assert!(!f.credits_conserved(), "more data than were taken");
+        f.channels[0].data_left[0] -= 3;
+        assert!(f.credits_conserved(), "on their way");
+        f.channels[1].data_left[2] -= 1;
+        assert!(!f.credits_conserved(), "data of the other channel");
+    }
+
+    #[test]
+    fn a_links_directions_know_each_other() {
+        let mut f = two();
+        assert_eq!([f.reverse_of(0), f.reverse_of(1)], [None, None]);
+        f.pair(0, 1);
+        assert_eq!([f.reverse_of(0), f.reverse_of(1)], [Some(1), Some(0)]);
+    }
+}
