@@ -1,18 +1,19 @@
 //! Everything that the command reads: files (fault scripts, topologies, output of lspci and nvidia-smi, results, tables
-//! of `bench --tune`, what the preloaded object is told; dumps, captures and recordings of `decode`) and words (faults of
-//! a link, adversaries, sizes, loads).
+//! of `bench --tune`, what the preloaded object is told; dumps, captures and recordings of `decode`; traces, and what
+//! `replay` plays, shows and compares) and words (faults of a link, adversaries, sizes, loads).
 //!
 //! What must hold, whatever the text says:
 //!
 //! - what is refused is refused in one line without control characters, which names the place or quotes the text;
 //! - what is accepted is within its limits, and what is written of it is read as the same again;
-//! - of a dump: what is told of it is lines without control characters, and there is an end to it;
+//! - of a dump, a trace and a recording: what is told of it is lines without control characters, and there is an end to it;
 //! - of a topology: every node hangs from one that it may hang from, interconnects join sockets, every pair of devices
 //!   has a way whose ends they are, and it can be drawn.
 
 use std::fmt::Display;
 
 use bellpush::nic::soft::link::Faults;
+use bellpush::nic::soft::record;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
 use bellpush::nic::soft::{Adversary, AdversaryKind};
 use bellpush::pcie::Origin;
@@ -24,6 +25,7 @@ use bellpush::preload::{MAX_DEVICES, MAX_DM_BYTES, Preload};
 use bellpush::transport::{Choice, EngineSide, MAX_RANGES, Machine, Ranges, Tuning, TuningError};
 use bellpush_cli::decode::{Form, Kind as Dump, Link, Options, QueueType, decode};
 use bellpush_cli::report::{Results, size};
+use bellpush_cli::trace::Trace;
 
 use crate::amount;
 use crate::link::LinkSpec;
@@ -45,18 +47,22 @@ pub const KINDS: [fn(&str) -> Outcome; 13] = [
     matrix, workload,
 ];
 
-/// How many kinds of input there are: texts, then those of `decode`.
-pub const ALL: usize = KINDS.len() + Dump::ALL.len();
+/// How many kinds of input there are: texts, those of `decode`, traces, recordings.
+pub const ALL: usize = KINDS.len() + Dump::ALL.len() + 2;
 
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) -> Outcome {
     let Some((first, rest)) = data.split_first() else { return Outcome::NoText };
     let kind = usize::from(*first) % ALL;
-    if let Some(dump) = kind.checked_sub(KINDS.len()) {
-        return decoded(Dump::ALL[dump], rest);
+    if kind == ALL - 1 {
+        return recording(rest);
+    }
+    let dump = kind.checked_sub(KINDS.len());
+    if let Some(&dump) = dump.and_then(|dump| Dump::ALL.get(dump)) {
+        return decoded(dump, rest);
     }
     let Ok(text) = std::str::from_utf8(rest) else { return Outcome::NoText };
-    KINDS[kind](text)
+    KINDS.get(kind).map_or_else(|| trace(text), |read| read(text))
 }
 
 /// A dump, a capture or a recording, behind two bytes that choose the options.
@@ -105,6 +111,47 @@ fn decoded(kind: Dump, data: &[u8]) -> Outcome {
             Outcome::Accepted
         }
         Err(error) => {
+            let line = error.to_string();
+            assert!(!line.is_empty() && !line.chars().any(char::is_control), "{line:?}");
+            Outcome::Refused
+        }
+    }
+}
+
+/// A trace: it is written, explained, and put beside itself.
+fn trace(text: &str) -> Outcome {
+    let mut one = match Trace::parse(text) {
+        Ok(trace) => trace,
+        Err(e) => return refused(&e, text, &["column ", "another format"]),
+    };
+    let written = |trace: &Trace| {
+        let mut bytes = Vec::new();
+        trace.write_to(&mut bytes).expect("memory takes it");
+        String::from_utf8(bytes).expect("it is text")
+    };
+    let again = Trace::parse(&written(&one)).expect("what was written can be read");
+    let told = again.explained();
+    assert_eq!(told, one.explained(), "{text:?}");
+    assert!(!told.iter().any(|line| line.chars().any(char::is_control)), "{told:?}");
+    one.merge(again);
+    Trace::parse(&written(&one)).expect("two beside each other can be read");
+    Outcome::Accepted
+}
+
+/// A recording: it is played, shown, and compared with itself.
+fn recording(bytes: &[u8]) -> Outcome {
+    let mut shown = Vec::new();
+    let show = record::show(bytes.to_vec(), &mut shown);
+    let shown = String::from_utf8(shown).expect("it is text");
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
+    match record::compare([bytes.to_vec(), bytes.to_vec()]) {
+        Ok(difference) => assert!(difference.is_none(), "one recording differs from itself"),
+        Err((at, error)) => assert!(at == 0 && !error.to_string().is_empty()),
+    }
+    match (record::replay(bytes.to_vec()), show) {
+        (Ok(_), Ok(())) => Outcome::Accepted,
+        (Ok(_), Err(error)) => panic!("played, but not to be shown: {error}"),
+        (Err(error), _) => {
             let line = error.to_string();
             assert!(!line.is_empty() && !line.chars().any(char::is_control), "{line:?}");
             Outcome::Refused

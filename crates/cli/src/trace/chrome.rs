@@ -154,8 +154,21 @@ impl Trace {
     /// # Errors
     /// [`TraceError`].
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let trace: Self = serde_json::from_str(&text(path)?)?;
+        Self::parse(&text(path)?)
+    }
+
+    /// Reads a trace's text.
+    ///
+    /// # Errors
+    /// [`TraceError`], but that of a file.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let trace: Self = serde_json::from_str(text)?;
         if trace.ends.format != FORMAT { Err(TraceError::Format) } else { Ok(trace) }
+    }
+
+    /// As [`explain`](super::explain()) says of its file.
+    pub fn explained(&self) -> Vec<String> {
+        super::explain::lines(&self.ends)
     }
 
     /// Reads where everything stood at the end, and none of the events.
