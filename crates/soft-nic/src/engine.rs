@@ -524,7 +524,7 @@ mod tests {
         }
         drop((nic, engine));
         let mut lines = Vec::new();
-        show(&path, &mut lines).unwrap();
+        show(std::fs::read(&path).unwrap(), &mut lines).unwrap();
         let lines = String::from_utf8(lines).unwrap();
         let steps: Vec<_> = lines.lines().filter(|line| line.contains("step at")).collect();
         assert!(matches!(steps[..], [step] if step.contains("0.000000003 s")), "{lines}");

@@ -194,8 +194,12 @@ fn labels(svg: &str) -> Vec<[f64; 4]> {
         };
         let ([x, y], wide) = (["x", "y"].map(value), 6.0 * chars);
         let left = if attributes.contains("\"end\"") { x - wide } else { x };
-        (!attributes.contains("middle") && chars > 0.0)
-            .then(|| [left, y - 8.0, left + wide, y + 2.0])
+        (!attributes.contains("middle") && chars > 0.0).then_some([
+            left,
+            y - 8.0,
+            left + wide,
+            y + 2.0,
+        ])
     };
     svg.split("<text").skip(1).filter_map(of).collect()
 }
