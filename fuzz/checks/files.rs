@@ -208,8 +208,8 @@ fn script(text: &str) -> Outcome {
         Err(e) => return refused(&e, text, &["line ", "fault ", "32768 bytes"]),
     };
     assert!(text.len() <= MAX_SCRIPT_BYTES);
-    // A remark changes nothing.
-    let remark = format!("# a remark\n{text}\n");
+    // A remark changes nothing; behind it all, since a byte order mark may come first.
+    let remark = format!("{text}\n# a remark\n");
     assert!(remark.len() > MAX_SCRIPT_BYTES || remark.parse() == Ok(script.clone()), "{text:?}");
     assert!(!script.corrupts() || text.contains("corrupt"), "{text:?}");
     assert!(!script.names_beyond(usize::MAX));
