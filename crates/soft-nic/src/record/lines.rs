@@ -63,7 +63,11 @@ pub(super) fn event(event: &Event<'_>) -> String {
             format!("step at {}.{:09} s", now_ns / 1_000_000_000, now_ns % 1_000_000_000)
         }
         Event::Word { region, offset, value, nth, .. } => {
-            let again = if *nth > 0 { format!(" (load {} of it)", u64::from(*nth) + 1) } else { String::new() };
+            let again = if *nth > 0 {
+                format!(" (load {} of it)", u64::from(*nth) + 1)
+            } else {
+                String::new()
+            };
             format!("  loads {value:#x} at {offset:#x} of memory {region}{again}")
         }
         Event::Read { region, offset, bytes } => {
