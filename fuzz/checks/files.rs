@@ -6,7 +6,8 @@
 //!
 //! - what is refused is refused in one line without control characters, which names the place or quotes the text;
 //! - what is accepted is within its limits, and what is written of it is read as the same again;
-//! - of a dump, a trace and a recording: what is told of it is lines without control characters, and there is an end to it;
+//! - of a dump, a trace and a recording: what is told of it is lines without control characters, and there is an end
+//!   to it;
 //! - of a topology: every node hangs from one that it may hang from, interconnects join sockets, every pair of devices
 //!   has a way whose ends they are, and it can be drawn.
 

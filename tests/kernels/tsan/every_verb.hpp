@@ -14,6 +14,7 @@
 
 #include <bellpush/bellpush.cuh>
 #include "host/threads.hpp"
+#include "nic_memory.hpp"
 
 // How the NIC stores the word of a signal. A negative control says relaxed.
 #ifndef NIC_SIGNAL
@@ -23,18 +24,9 @@
 namespace verbs {
 
 constexpr uint32_t qpn = 0x1234, lkey = 0x77, window_lkey = 0x78, sink_lkey = 0x79, rkey = 0x99;
-constexpr uint32_t sq_log = 6, cq_log = 7, slots = 4, slot_bytes = 256, message = 60, stride = 64;
+constexpr uint32_t slot_bytes = 256, message = 60, stride = 64;
 
-struct Memory {
-  alignas(64) uint8_t sq[64 << sq_log];
-  alignas(64) uint8_t cq[64 << cq_log];
-  alignas(64) uint8_t window[slots * slot_bytes];
-  alignas(64) uint8_t uar[BP_UAR_BYTES];
-  alignas(64) uint32_t dbr[2], cq_dbr[2];
-  alignas(64) uint32_t ready[1 << sq_log];
-  bp_qp_state state;
-  bp_status status;
-};
+using Memory = NicMemory<slot_bytes>;
 
 // A queue pair and its NIC, which runs until it is told to stop.
 struct Nic {
@@ -46,12 +38,7 @@ struct Nic {
   uint64_t ci = 0, cq_pi = 0, wrong = 0;
   uint8_t w[512];  // the WQE
 
-  static uint32_t word(const uint8_t* p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return __builtin_bswap32(v);
-  }
-  static uint64_t word64(const uint8_t* p) { return (uint64_t)word(p) << 32 | word(p + 4); }
+  static uint64_t word64(const uint8_t* p) { return (uint64_t)be32(p) << 32 | be32(p + 4); }
 
   Nic(uint8_t* local, uint8_t* remote, uint64_t bytes) : local(local), remote(remote), bytes(bytes) {
     memset(static_cast<void*>(&m), 0, sizeof m);
@@ -107,7 +94,7 @@ struct Nic {
     }
     memcpy(w, units, sizeof units);
     const uint32_t ds = w[7] & 63, blocks = (ds + 3) / 4;
-    if (ds == 0 || blocks > 4 || (word(w) >> 8 & 0xffff) != (ci & 0xffff)) return 0;
+    if (ds == 0 || blocks > 4 || (be32(w) >> 8 & 0xffff) != (ci & 0xffff)) return 0;
     for (uint32_t u = 0; u < blocks * 4; u++) sum += bp::check_unit(units[u], u);
     return sum == units[0].w[3] ? ds : 0;
   }
@@ -123,23 +110,23 @@ struct Nic {
       memcpy(w + 12 * i, line.w, 12);
       // The byte count of inline data ends the slot; of anything else ds does.
       if (i == 0) lines = w[3] == BP_OP_RDMA_WRITE ? 3 : ((w[7] & 63) * 16 + 11) / 12;
-      if (i == 2 && w[3] == BP_OP_RDMA_WRITE) lines = (36 + (word(w + 32) & ~BP_INLINE_FLAG) + 11) / 12;
+      if (i == 2 && w[3] == BP_OP_RDMA_WRITE) lines = (36 + (be32(w + 32) & ~BP_INLINE_FLAG) + 11) / 12;
     }
     return w[7] & 63;
   }
 
   void execute() {
     const uint32_t opcode = w[3];
-    wrong += (word(w) >> 8 & 0xffff) != (ci & 0xffff) || word(w + 4) >> 8 != qpn;
+    wrong += (be32(w) >> 8 & 0xffff) != (ci & 0xffff) || be32(w + 4) >> 8 != qpn;
     if (opcode == BP_OP_NOP) return;
     const uint64_t to = word64(w + 16);
     const bool is_atomic = opcode == BP_OP_ATOMIC_FA || opcode == BP_OP_ATOMIC_CS;
     const uint8_t* data = w + (is_atomic ? 48 : 32);  // segment
-    const uint32_t n = word(data) & ~BP_INLINE_FLAG, key = word(data + 4);
-    const bool is_inline = (word(data) & BP_INLINE_FLAG) != 0;
+    const uint32_t n = be32(data) & ~BP_INLINE_FLAG, key = be32(data + 4);
+    const bool is_inline = (be32(data) & BP_INLINE_FLAG) != 0;
     const uint64_t from = word64(data + 8);
     const uint64_t room = key == window_lkey ? sizeof m.window : bytes;
-    if (word(w + 24) != rkey || to + n > bytes || (!is_inline && from + n > room)) {
+    if (be32(w + 24) != rkey || to + n > bytes || (!is_inline && from + n > room)) {
       wrong++;
     } else if (opcode == BP_OP_RDMA_WRITE && is_inline && n == 8) {
       uint64_t v;

@@ -14,6 +14,7 @@
 
 #include <bellpush/bellpush.cuh>
 #include "host/threads.hpp"
+#include "nic_memory.hpp"
 
 // How the NIC reads doorbell and doorbell record. A negative control says relaxed.
 #ifndef MOCK_LOAD
@@ -31,18 +32,9 @@
 namespace mock {
 
 constexpr uint32_t qpn = 0x1234, lkey = 0x77, rkey = 0x99, message = 60;
-constexpr uint32_t sq_log = 6, cq_log = 7, slots = 4, slot_bytes = 64;
+constexpr uint32_t slot_bytes = 64;
 
-struct Memory {
-  alignas(64) uint8_t sq[64 << sq_log];
-  alignas(64) uint8_t cq[64 << cq_log];
-  alignas(64) uint8_t window[slots * slot_bytes];
-  alignas(64) uint8_t uar[BP_UAR_BYTES];
-  alignas(64) uint32_t dbr[2], cq_dbr[2];
-  alignas(64) uint32_t ready[1 << sq_log];
-  bp_qp_state state;
-  bp_status status;
-};
+using Memory = NicMemory<slot_bytes>;
 
 struct Nic {
   Memory& m;
@@ -51,11 +43,6 @@ struct Nic {
   uint64_t ci = 0, cq_pi = 0;
   uint64_t wrong = 0, wqes = 0;
 
-  static uint32_t word(const uint8_t* p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return __builtin_bswap32(v);
-  }
 
   void run() {
     while (!stop.load(std::memory_order_relaxed)) {
@@ -77,14 +64,14 @@ struct Nic {
   void execute() {
     uint8_t wqe[64];
     memcpy(wqe, m.sq + (ci & ((1 << sq_log) - 1)) * 64, 64);
-    const uint32_t opcode = word(wqe) & 0xff;
-    wrong += (word(wqe) >> 8 & 0xffff) != (ci & 0xffff) || word(wqe + 4) >> 8 != qpn;
+    const uint32_t opcode = be32(wqe) & 0xff;
+    wrong += (be32(wqe) >> 8 & 0xffff) != (ci & 0xffff) || be32(wqe + 4) >> 8 != qpn;
     if (opcode == BP_OP_RDMA_WRITE) {
-      const uint64_t to = (uint64_t)word(wqe + 16) << 32 | word(wqe + 20);
-      const uint32_t bytes = word(wqe + 32);
-      const uint64_t from = (uint64_t)word(wqe + 40) << 32 | word(wqe + 44);
+      const uint64_t to = (uint64_t)be32(wqe + 16) << 32 | be32(wqe + 20);
+      const uint32_t bytes = be32(wqe + 32);
+      const uint64_t from = (uint64_t)be32(wqe + 40) << 32 | be32(wqe + 44);
       const bool fits = to + bytes <= remote.size() && from + bytes <= sizeof(m.window);
-      if (!fits || word(wqe + 24) != rkey || word(wqe + 36) != lkey) {
+      if (!fits || be32(wqe + 24) != rkey || be32(wqe + 36) != lkey) {
         wrong++;
       } else {
         memcpy(&remote[to], m.window + from, bytes);
