@@ -9,11 +9,11 @@ BP_KERNEL(by_warp, bp_endpoint) {
 }
 
 int main() {
-  std::vector<uint64_t> local(512), remote(512), window(verbs::slots * verbs::slot_bytes / 8);
+  std::vector<uint64_t> local(512), remote(512), window(slots * verbs::slot_bytes / 8);
   auto* bytes = reinterpret_cast<uint8_t*>(local.data());
   verbs::Nic nic(bytes, reinterpret_cast<uint8_t*>(remote.data()), 4096);
   bp_endpoint ep = nic.endpoint(push::tag_v);
   ep.qp.window.va = reinterpret_cast<uint64_t>(window.data());
-  ep.qp.window.slots = 2 * verbs::slots, ep.qp.slot_limit = 2 * verbs::slots;
+  ep.qp.window.slots = 2 * slots, ep.qp.slot_limit = 2 * slots;
   for (uint32_t n = 0; n < ep.qp.window.slots; n++) bp_host::run_threads(by_warp, 1, 32, 0, ep);
 }
