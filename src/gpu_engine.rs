@@ -193,6 +193,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn gone(error: GpuError) -> NicError {
+    NicError::Engine(error.to_string())
+}
+
 fn refused(error: GpuError) -> MemError {
     MemError::Device(error.to_string())
 }
@@ -200,6 +204,15 @@ fn refused(error: GpuError) -> MemError {
 impl GpuEngine {
     fn overdue(&self) -> Duration {
         OVERDUE[usize::from(self.gpu.is_host())]
+    }
+
+    /// Fails when the oldest launch should have ended.
+    fn in_time(&self, launches: &Launches) -> Result<(), NicError> {
+        let after = self.options.run + self.overdue();
+        if !launches.queued.is_empty() && launches.since.elapsed() > after {
+            return Err(gone(GpuError::Timeout { what: OVERDUE_LAUNCH, after }));
+        }
+        Ok(())
     }
 
     fn launch(&self, stream: &Stream, shared: &Shared) -> Result<(), GpuError> {
@@ -261,7 +274,6 @@ impl Accelerator for GpuEngine {
     }
 
     fn run(&self, shared: &Shared) -> Result<(), NicError> {
-        let gone = |error: GpuError| NicError::Engine(error.to_string());
         let mut launches = lock(&self.launches);
         if self.options.rounds.is_some() {
             self.launch(&launches.stream, shared).map_err(gone)?;
@@ -276,11 +288,14 @@ impl Accelerator for GpuEngine {
             launches.stream.record(&event).map_err(gone)?;
             launches.queued.push_back(event);
         }
-        let after = self.options.run + self.overdue();
-        if launches.since.elapsed() > after {
-            return Err(gone(GpuError::Timeout { what: OVERDUE_LAUNCH, after }));
-        }
-        Ok(())
+        self.in_time(&launches)
+    }
+
+    fn rests(&self) -> Result<bool, NicError> {
+        let mut launches = lock(&self.launches);
+        launches.reap().map_err(gone)?;
+        self.in_time(&launches)?;
+        Ok(launches.queued.is_empty())
     }
 }
 

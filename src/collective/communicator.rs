@@ -521,6 +521,14 @@ impl Inner {
     }
 }
 
+impl Drop for Inner {
+    /// All queue pairs before any memory: while an engine on this GPU has one, it is launched again and again, and each
+    /// call that gives memory back waits for two launches (docs/results/engine-gpu.md).
+    fn drop(&mut self) {
+        self.endpoints.iter().flatten().for_each(Endpoint::end);
+    }
+}
+
 impl Drop for Running {
     /// This rank's messages must reach the others before its queue pairs are destroyed. No call is
     /// running: its stream would keep this value.

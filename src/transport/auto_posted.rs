@@ -212,6 +212,14 @@ impl AutoPosted {
         self.inband.as_ref().map_or(Ok(()), KernelPosted::ended)
     }
 
+    /// As [`super::endpoint::Endpoint::end`].
+    pub fn end(&self) {
+        self.bell.rdma.end();
+        if let Some(inband) = &self.inband {
+            inband.rdma.end();
+        }
+    }
+
     /// Takes both queue pairs back to their beginning, or neither; what is said of them is the sum.
     pub fn reset(&mut self) -> Result<Progress, Error> {
         let Self { bell, inband, .. } = self;

@@ -189,6 +189,17 @@ impl Endpoint {
         }
     }
 
+    /// Ends the connection, and keeps the memory until the drop: an engine on a GPU, for whose launches calls wait that
+    /// give a GPU's memory back, is launched no more once it has no queue pair.
+    pub(crate) fn end(&self) {
+        match &self.inner {
+            Inner::Kernel(posted) => posted.rdma.end(),
+            Inner::Auto(posted) => posted.end(),
+            Inner::Host(posted) => posted.rdma.end(),
+            Inner::Tcp(_) => {}
+        }
+    }
+
     /// Connects to a peer, once, and once more after each [`Endpoint::reset`].
     ///
     /// # Errors

@@ -62,6 +62,13 @@ pub struct Peers {
     calls: Mutex<Calls>,
 }
 
+impl Drop for Peers {
+    /// All queue pairs before any memory, as [`Endpoint::end`] says.
+    fn drop(&mut self) {
+        self.endpoints.iter().flatten().for_each(Endpoint::end);
+    }
+}
+
 /// What kernels reach beside the endpoints' own memory.
 struct Reached {
     table: Arc<DeviceMem>,

@@ -1,6 +1,7 @@
 //! What every RDMA path has: a queue pair, its memory, the local region, and a window or none.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::place::Place;
@@ -49,6 +50,8 @@ pub(super) struct Rdma {
     pub window: Option<WindowMem>,
     pub sq_blocks: u32,
     pub send_cqes: u32,
+    /// The queue pair is destroyed.
+    ended: AtomicBool,
 }
 
 impl Rdma {
@@ -113,6 +116,7 @@ impl Rdma {
             window,
             sq_blocks: attr.sq_blocks,
             send_cqes: attr.send_cqes,
+            ended: AtomicBool::new(false),
         })
     }
 
@@ -268,6 +272,13 @@ impl Rdma {
         if near && path.kick() == Some(Kick::Kernel) { Reach::Gpu } else { Reach::System }
     }
 
+    /// Destroys the queue pair; the memory stays. A second call does nothing: the number may be another's by then.
+    pub fn end(&self) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            let _ = self.nic.destroy_qp(self.qp.qpn());
+        }
+    }
+
     /// Where a queue lies, and the GPU's address of it.
     fn place_of(&self, view: &View) -> (&Place, u64) {
         let found = self.places.iter().find_map(|place| Some((place, place.device_addr(view)?)));
@@ -322,7 +333,7 @@ impl Rdma {
 impl Drop for Rdma {
     fn drop(&mut self) {
         // The queue pair first: after this the NIC touches none of the memory.
-        let _ = self.nic.destroy_qp(self.qp.qpn());
+        self.end();
         if let Some(window) = &self.window {
             self.deregister(window.mr);
         }

@@ -4,4 +4,5 @@
 mod world;
 
 mod all_reduce;
+mod ends;
 mod errors;

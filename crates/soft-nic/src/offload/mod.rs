@@ -12,8 +12,9 @@
 pub(crate) mod lease;
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,12 @@ pub trait Accelerator: Send + Sync {
     /// # Errors
     /// Why it does not run any more.
     fn run(&self, shared: &Shared) -> Result<(), NicError>;
+    /// Whether nothing of the kernel runs or is queued. It begins anew at the next [`Accelerator::run`], remembering
+    /// nothing. Never waits.
+    ///
+    /// # Errors
+    /// Why it does not end any more.
+    fn rests(&self) -> Result<bool, NicError>;
 }
 
 /// An engine elsewhere, for the NICs of one in-process link.
@@ -88,6 +95,8 @@ pub struct Offload {
     shared: Shared,
     /// By slot: whether it is in use, and the last number that it was asked with.
     slots: Mutex<Vec<(bool, u64)>>,
+    /// Queue pairs that the engine has.
+    out: AtomicUsize,
     epoch: Mutex<u64>,
     failed: OnceLock<String>,
 }
@@ -133,6 +142,7 @@ impl Offload {
             common,
             shared,
             slots: Mutex::new(vec![(false, 0); slots]),
+            out: AtomicUsize::new(0),
             epoch: Mutex::new(0),
             failed: OnceLock::new(),
         }))
@@ -179,10 +189,20 @@ impl Offload {
     }
 
     /// Waits until `done`, keeping the engine running. False: it was given up.
-    fn wait(&self, what: &str, mut done: impl FnMut() -> bool) -> bool {
+    fn wait(&self, what: &str, done: impl FnMut() -> bool) -> bool {
+        self.wait_with(what, done, || self.turn())
+    }
+
+    /// Waits until `done`, with a turn of something in between. False: the engine was given up.
+    fn wait_with(
+        &self,
+        what: &str,
+        mut done: impl FnMut() -> bool,
+        mut turn: impl FnMut() -> bool,
+    ) -> bool {
         let since = Instant::now();
         while !done() {
-            if !self.turn() {
+            if !turn() {
                 return false;
             }
             if since.elapsed() > ANSWER_LIMIT {
@@ -210,7 +230,23 @@ impl Offload {
             let seen = self.common.answers.load_u64(block * 8, Ordering::Acquire);
             seen.is_ok_and(|seen| seen >= now)
         };
-        self.wait("confirm a change", || (0..self.accelerator.blocks()).all(answered))
+        // An engine that has no queue pair is not launched for this: a CUDA call that gives memory back waits for
+        // every launch. One that rests remembers nothing, and its next launch finds what was changed.
+        let rests = Cell::new(false);
+        let done = || rests.get() || (0..self.accelerator.blocks()).all(answered);
+        self.wait_with("confirm a change", done, || {
+            if self.out.load(Ordering::Acquire) != 0 {
+                return self.turn();
+            }
+            match self.accelerator.rests() {
+                Ok(now) => {
+                    rests.set(now);
+                    true
+                }
+                Err(NicError::Engine(why)) => self.give_up(&why),
+                Err(why) => self.give_up(&why.to_string()),
+            }
+        })
     }
 
     /// The engine's copy of a NIC's keys.
@@ -365,6 +401,7 @@ impl Lease {
         *lock(&self.kept) = keep;
         self.number.store(number, Ordering::Relaxed);
         self.out.store(true, Ordering::Release);
+        self.offload.out.fetch_add(1, Ordering::AcqRel);
         // Release: the context before the number, for the engine.
         if contexts.store_u64(at + CONTEXT_ASKED, number, Ordering::Release).is_err() {
             self.offload.give_up("its memory cannot be written");
@@ -426,6 +463,7 @@ impl Lease {
         }
         let state = self.look();
         self.out.store(false, Ordering::Release);
+        self.offload.out.fetch_sub(1, Ordering::AcqRel);
         lock(&self.kept).clear();
         Some(state)
     }
@@ -440,5 +478,110 @@ impl Drop for Lease {
         }
         let number = self.number.load(Ordering::Relaxed);
         lock(&self.offload.slots)[self.slot] = (false, number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use bellpush_mem::HostMem;
+    use bytemuck::Zeroable;
+
+    use super::*;
+
+    /// An engine of one block. A launch confirms every epoch at once; it rests after `lasting` looks, or never.
+    struct Paper {
+        launches: AtomicU32,
+        lasting: AtomicU32,
+        answers: Mutex<Option<View>>,
+    }
+
+    impl Paper {
+        fn memory(bytes: usize) -> Result<View, MemError> {
+            let memory = HostMem::alloc(bytes)?;
+            View::new(&memory, 0, bytes)
+        }
+    }
+
+    impl Accelerator for Paper {
+        fn describe(&self) -> String {
+            "paper".into()
+        }
+        fn blocks(&self) -> usize {
+            1
+        }
+        fn alloc(&self, bytes: usize) -> Result<View, MemError> {
+            Self::memory(bytes)
+        }
+        fn alloc_host(&self, bytes: usize) -> Result<View, MemError> {
+            let view = Self::memory(bytes)?;
+            *lock(&self.answers) = Some(view.clone()); // the answers are asked for last
+            Ok(view)
+        }
+        fn reach(&self, memory: &dyn Dma) -> Option<Reached> {
+            let addr = memory.as_host()?.addr();
+            Some(Reached { addr, near: true, keep: Arc::new(()) })
+        }
+        fn run(&self, _: &Shared) -> Result<(), NicError> {
+            self.launches.fetch_add(1, Ordering::Relaxed);
+            let answers = lock(&self.answers);
+            answers.as_ref().unwrap().store_u64(0, u64::MAX, Ordering::Release)?;
+            Ok(())
+        }
+        fn rests(&self) -> Result<bool, NicError> {
+            match self.lasting.load(Ordering::Relaxed) {
+                0 => return Ok(true),
+                u32::MAX => return Err(NicError::Engine("it does not end".into())),
+                left => self.lasting.store(left - 1, Ordering::Relaxed),
+            }
+            Ok(false)
+        }
+    }
+
+    fn paper() -> (Arc<Paper>, Arc<Offload>) {
+        let (launches, lasting) = (AtomicU32::new(0), AtomicU32::new(0));
+        let paper = Arc::new(Paper { launches, lasting, answers: Mutex::default() });
+        let offload = Offload::new(paper.clone()).unwrap();
+        (paper, offload)
+    }
+
+    /// What frees memory of a GPU waits for its launches: an engine without a queue pair has none for a change.
+    #[test]
+    fn an_engine_without_queue_pairs_is_not_launched_for_a_change() {
+        let (paper, offload) = paper();
+        paper.lasting.store(3, Ordering::Relaxed);
+        assert!(offload.quiesce());
+        assert_eq!(paper.launches.load(Ordering::Relaxed), 0);
+        assert_eq!(paper.lasting.load(Ordering::Relaxed), 0, "the launches before were waited for");
+
+        let lease = offload.lease().unwrap();
+        assert!(lease.grant(&Fixed::zeroed(), &State::default(), vec![]));
+        assert!(offload.quiesce());
+        assert_eq!(paper.launches.load(Ordering::Relaxed), 1, "it may use what was changed");
+    }
+
+    #[test]
+    fn an_engine_that_does_not_end_is_given_up() {
+        let (paper, offload) = paper();
+        paper.lasting.store(u32::MAX, Ordering::Relaxed);
+        assert!(!offload.quiesce());
+        assert!(offload.failure().unwrap().to_string().contains("does not end"));
+        assert!(!offload.quiesce());
+    }
+
+    /// The engine has a queue pair until it has returned it, and that has been looked at.
+    #[test]
+    fn a_queue_pair_that_came_back_no_longer_counts() {
+        let (paper, offload) = paper();
+        let lease = offload.lease().unwrap();
+        assert!(lease.grant(&Fixed::zeroed(), &State::default(), vec![]));
+        let number = lease.number.load(Ordering::Relaxed);
+        lease.ask_back();
+        let at = lease.slot * RECORD_BYTES + RECORD_RETURNED;
+        offload.common.records.store_u64(at, number, Ordering::Release).unwrap();
+        assert!(lease.take_back().is_some() && lease.take_back().is_none());
+        assert!(offload.quiesce());
+        assert_eq!(paper.launches.load(Ordering::Relaxed), 0);
     }
 }
