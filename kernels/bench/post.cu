@@ -86,8 +86,9 @@ struct set {
 
 template <class P, class Op = add>
 BP_DEV void put_signals(const bp_post_args& a) {
+  constexpr uint32_t bytes = P::inband ? small_bytes : put_bytes;
   each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
-    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), put_bytes, 0, Op{}(m));
+    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), bytes, 0, Op{}(m));
   });
 }
 template <class P, class Op>
@@ -169,6 +170,25 @@ template <class P>
 BP_DEV void tests(const bp_post_args& a) {
   each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) {
     return bp::test<P>(ep, scope, 0);
+  });
+}
+template <class P>
+BP_DEV void counts_completed(const bp_post_args& a) {
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) {
+    return bp::completed<P>(ep, scope) == 0 ? BP_OK : BP_PENDING;
+  });
+}
+template <class P>
+BP_DEV void counts_posted(const bp_post_args& a) {
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread, uint32_t) {
+    return bp::posted<P>(ep) == 0 ? BP_OK : BP_PENDING;
+  });
+}
+template <class P>
+BP_DEV void rings(const bp_post_args& a) {
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) {
+    bp::ring<P>(ep, scope);
+    return BP_OK;
   });
 }
 template <class P>
@@ -279,6 +299,11 @@ BP_KERNEL(bp_post_put_set_system, bp_post_args) { put_signals<own_system, set>(a
 BP_KERNEL(bp_post_signal_alone, bp_post_args) { signals<own, add>(args); }
 BP_KERNEL(bp_post_set_alone, bp_post_args) { signals<own, set>(args); }
 BP_KERNEL(bp_post_set_alone_system, bp_post_args) { signals<own_system, set>(args); }
+BP_KERNEL(bp_post_signal_inband, bp_post_args) { put_signals<own_inband>(args); }
+BP_KERNEL(bp_post_signal_inband_shared, bp_post_args) { put_signals<shared_inband>(args); }
+BP_KERNEL(bp_post_signal_alone_inband, bp_post_args) { signals<own_inband, add>(args); }
+BP_KERNEL(bp_post_signal_alone_inband_shared, bp_post_args) { signals<shared_inband, add>(args); }
+BP_KERNEL(bp_post_set_alone_inband, bp_post_args) { signals<own_inband, set>(args); }
 BP_KERNEL(bp_post_value, bp_post_args) { values<own>(args); }
 BP_KERNEL(bp_post_value_system, bp_post_args) { values<own_system>(args); }
 BP_KERNEL(bp_post_value_shared, bp_post_args) { values<shared>(args); }
@@ -303,6 +328,10 @@ BP_KERNEL(bp_post_fetch_add_shared, bp_post_args) { additions<shared>(args); }
 BP_KERNEL(bp_post_compare_swap, bp_post_args) { swaps<own>(args); }
 BP_KERNEL(bp_post_compare_swap_system, bp_post_args) { swaps<own_system>(args); }
 BP_KERNEL(bp_post_test, bp_post_args) { tests<own>(args); }
+BP_KERNEL(bp_post_completed, bp_post_args) { counts_completed<own>(args); }
+BP_KERNEL(bp_post_completed_shared, bp_post_args) { counts_completed<shared>(args); }
+BP_KERNEL(bp_post_posted, bp_post_args) { counts_posted<own>(args); }
+BP_KERNEL(bp_post_ring, bp_post_args) { rings<own>(args); }
 BP_KERNEL(bp_post_fence, bp_post_args) { fences<own>(args); }
 BP_KERNEL(bp_post_watch_all, bp_post_args) { watches<warp, of::all>(args); }
 BP_KERNEL(bp_post_watch_any, bp_post_args) { watches<warp, of::any>(args); }

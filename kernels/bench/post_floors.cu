@@ -65,6 +65,20 @@ BP_DEV void by_thread(const bp_post_args& a) {
   });
 }
 
+// The same where the index comes from a counter in memory, and what is known to the NIC goes into another: what a verb
+// has to do that is called by nobody who counts for it.
+template <fence F>
+BP_DEV void by_counters(const bp_post_args& a) {
+  bare(a, [&](const bp_endpoint& ep, uint32_t) {
+    bp_qp_state* state = bp::state_of(ep.qp);
+    const uint64_t index = bp::ld_weak(&state->reserved);
+    store_wqe(a, ep, (uint32_t)index);
+    bp::st_weak(&state->reserved, index + 1);
+    ring<F>(ep.qp, index + 1);
+    bp::st_weak(&state->rung, index + 1);
+  });
+}
+
 // The same by one of several callers, as if no other came: a ticket, and the word by which one of them rings, asked for
 // while the fence waits; it is given back behind the doorbell.
 template <fence F>
@@ -162,6 +176,16 @@ BP_DEV void slot_by_ticket(const bp_post_args& a) {
   });
 }
 
+// And where a warp takes a ticket for each of its lanes at once.
+BP_DEV void slots_by_ticket(const bp_post_args& a) {
+  const uint32_t lane = bp::lane();
+  bare(a, [&](const bp_endpoint& ep, uint32_t) {
+    uint64_t first = 0;
+    if (lane == 0) first = bp::atomic_add(&bp::state_of(ep.qp)->reserved, 32);
+    store_slot(a, ep, (uint32_t)bp::warp_broadcast(first) + lane);
+  });
+}
+
 }  // namespace
 
 BP_KERNEL(bp_post_floor_thread_none, bp_post_args) { by_thread<fence::none>(args); }
@@ -169,9 +193,12 @@ BP_KERNEL(bp_post_floor_thread, bp_post_args) { by_thread<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_thread_strict, bp_post_args) { by_thread<fence::gpu_strict>(args); }
 BP_KERNEL(bp_post_floor_thread_system, bp_post_args) { by_thread<fence::system>(args); }
 BP_KERNEL(bp_post_floor_thread_system_strict, bp_post_args) { by_thread<fence::system_strict>(args); }
+BP_KERNEL(bp_post_floor_counted, bp_post_args) { by_counters<fence::gpu>(args); }
+BP_KERNEL(bp_post_floor_counted_system, bp_post_args) { by_counters<fence::system>(args); }
 BP_KERNEL(bp_post_floor_ticket, bp_post_args) { by_ticket<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_ticket_system, bp_post_args) { by_ticket<fence::system>(args); }
 BP_KERNEL(bp_post_floor_ticket_inband, bp_post_args) { slot_by_ticket(args); }
+BP_KERNEL(bp_post_floor_tickets_inband, bp_post_args) { slots_by_ticket(args); }
 BP_KERNEL(bp_post_floor_lanes, bp_post_args) { by_lanes<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_lanes_system, bp_post_args) { by_lanes<fence::system>(args); }
 BP_KERNEL(bp_post_floor_all, bp_post_args) { wqes_by_all<fence::gpu>(args); }

@@ -50,6 +50,12 @@ pub enum What {
     CompareSwap,
     /// Slots with 8 bytes.
     Inband,
+    /// The same, an addition to a signal word in a slot after each.
+    InbandSignal,
+    /// The additions alone, in slots.
+    InbandAdd,
+    /// The words that are set alone, in slots.
+    InbandSet,
     /// Nothing.
     Nothing,
 }
@@ -59,9 +65,14 @@ impl What {
     pub fn wqes(self) -> u32 {
         match self {
             Self::Nothing => 0,
-            Self::Signal | Self::PutSet => 2,
+            Self::Signal | Self::PutSet | Self::InbandSignal => 2,
             _ => 1,
         }
+    }
+
+    /// Whether it lies in a window's slots.
+    pub fn is_inband(self) -> bool {
+        matches!(self, Self::Inband | Self::InbandSignal | Self::InbandAdd | Self::InbandSet)
     }
 }
 
@@ -188,8 +199,8 @@ const fn case(
 
 use Place::{Ggh, Hhh, Window};
 use What::{
-    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, Inline, Nothing, Put, PutSet,
-    SetAlone, Signal,
+    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, InbandAdd, InbandSet,
+    InbandSignal, Inline, Nothing, Put, PutSet, SetAlone, Signal,
 };
 
 /// All rows. A name says whose the queue pair is (`exclusive`, `shared`), the verb where it is not put, and who calls.
@@ -235,6 +246,12 @@ pub const CASES: &[Case] = &[
     case("stores of a WQE, its ticket and a ring in turn", "bp_post_floor_ticket", Ggh, Put, ONE, THREAD),
     case("stores of a WQE, its ticket and a ring in turn", "bp_post_floor_ticket_system", Hhh, Put, ONE, THREAD_SYSTEM),
     case("stores of a slot, and its ticket", "bp_post_floor_ticket_inband", Window, Inband, ONE, SLOT),
+    case("stores of slots, a ticket a warp", "bp_post_floor_tickets_inband", Window, Inband, SHARED_BY_WARP, SLOTS),
+    case("stores of a WQE by counters in memory, and a ring", "bp_post_floor_counted", Ggh, Put, ONE, THREAD),
+    case("stores of a WQE by counters in memory, and a ring", "bp_post_floor_counted_system", Hhh, Put, ONE,
+         THREAD_SYSTEM),
+    case("the same, a thread an SM", "bp_post_floor_counted", Ggh, Put, THREADS, THREAD),
+    case("the same, a thread an SM", "bp_post_floor_counted_system", Hhh, Put, THREADS, THREAD_SYSTEM),
 ];
 
 /// Rows of signals and values, of puts that do not wait, and of what posts nothing.
@@ -251,6 +268,11 @@ pub const SIGNALS: &[Case] = &[
     case("shared put_value 8 B thread", "bp_post_value_shared", Ggh, Inline, ONE, THREAD),
     case("exclusive in-band put_value 8 B thread", "bp_post_value_inband", Window, Inband, ONE, SLOT),
     case("shared in-band put_value 8 B thread", "bp_post_value_inband_shared", Window, Inband, ONE, SLOT),
+    case("exclusive in-band put_signal 8 B thread", "bp_post_signal_inband", Window, InbandSignal, ONE, SLOT),
+    case("shared in-band put_signal 8 B thread", "bp_post_signal_inband_shared", Window, InbandSignal, ONE, SLOT),
+    case("exclusive in-band signal add alone thread", "bp_post_signal_alone_inband", Window, InbandAdd, ONE, SLOT),
+    case("exclusive in-band signal set alone thread", "bp_post_set_alone_inband", Window, InbandSet, ONE, SLOT),
+    case("shared in-band signal add alone thread", "bp_post_signal_alone_inband_shared", Window, InbandAdd, ONE, SLOT),
     case("exclusive thread, without waiting", "bp_post_try", Ggh, Put, ONE, THREAD),
     case("shared thread, without waiting", "bp_post_try_shared", Ggh, Put, ONE, THREAD),
     case("test_signal thread", "bp_post_test_signal", Ggh, Nothing, ONE, floor("bp_post_floor_look")),
@@ -271,6 +293,13 @@ pub const SIGNALS: &[Case] = &[
     case("wait_signal_any of 32 words warp", "bp_post_watch_any", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
     case("wait_signal_some of 32 words warp", "bp_post_watch_some", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
     case("exclusive test of what is complete thread", "bp_post_test", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
+    case("exclusive completed, nothing is out, thread", "bp_post_completed", Ggh, Nothing, ONE,
+         floor("bp_post_floor_state")),
+    case("shared completed, nothing is out, thread", "bp_post_completed_shared", Ggh, Nothing, ONE,
+         floor("bp_post_floor_state")),
+    case("exclusive posted thread", "bp_post_posted", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
+    case("exclusive ring, nothing waits for it, thread", "bp_post_ring", Ggh, Nothing, ONE,
+         floor("bp_post_floor_state")),
     case("exclusive fence, nothing is out, thread", "bp_post_fence", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("exclusive wait for what is complete thread", "bp_post_wait", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("shared wait for what is complete thread", "bp_post_wait_shared", Ggh, Nothing, ONE,
@@ -316,7 +345,8 @@ impl Case {
             name: "floor",
             kernel,
             what: match self.what {
-                Inband | Nothing => self.what,
+                Nothing => Nothing,
+                what if what.is_inband() => Inband,
                 _ => Put,
             },
             shape: shape.unwrap_or(self.shape),

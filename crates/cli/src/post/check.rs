@@ -20,9 +20,9 @@ const SMALL_BYTES: usize = 8;
 const MESSAGES: u32 = POST_REMOTE_BYTES as u32 / 64;
 /// In the control segment: whether the WQE asks for a CQE, which is the verb's own business.
 const FLAGS_AT: usize = 11;
-/// Lines of 12 + 4 bytes that a slot with 8 bytes has, and the bytes of their stream.
-const LINES: usize = 4;
+/// Bytes of the streams that slots may hold: 8 bytes, and an addition.
 const STREAM_BYTES: usize = 36 + SMALL_BYTES;
+const MOST_STREAM_BYTES: usize = 64;
 
 /// What is wrong with a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ pub fn check(case: &Case, size: Size, local_iova: u64, found: &Found) -> Result<
     let posted = Posted { case, local_iova, source: source() };
     for qp in 0..size.qps {
         let ring = size.ring as usize;
-        if case.what == What::Inband {
+        if case.what.is_inband() {
             let bytes = ring * SLOT_BYTES;
             posted.slots(qp, size, &found.window[qp as usize * bytes..][..bytes])?;
             continue; // nothing rings
@@ -119,29 +119,38 @@ impl Posted<'_> {
         tally.count(stored.clone())?;
         let format = LineFormat::L12S4;
         for (slot, bytes) in (0..size.wqes).zip(stored) {
-            let lines = &bytes[..LINES * format.line_bytes()];
-            let mut stream = [0; STREAM_BYTES];
-            format.gather(lines, FIRST_SEQUENCE, &mut stream).map_err(|line| {
-                let found = format.seq_of(&lines[line * format.line_bytes()..]);
-                Wrong::Sequence { qp, slot, line: line as u32, found }
-            })?;
-            let wrong = Wrong::Content { qp, at: slot };
-            let message = match self.case.shape.in_order {
-                true => slot,
-                false => tally.add(slot, remote_of(&stream).ok_or(wrong)?)?,
+            let gather = |stream: &mut [u8]| {
+                let lines = format.lines(stream.len());
+                let lines = &bytes[..lines * format.line_bytes()];
+                format.gather(lines, FIRST_SEQUENCE, stream).map_err(|line| {
+                    let found = format.seq_of(&lines[line * format.line_bytes()..]);
+                    Wrong::Sequence { qp, slot, line: line as u32, found }
+                })?;
+                Ok(lines.len())
             };
-            let mut wanted = [0; STREAM_BYTES];
-            self.emit(message, slot, qp, &mut wanted).ok_or(wrong)?;
-            let behind = &bytes[lines.len()..];
-            if !alike(&stream, &wanted) || behind.iter().any(|b| *b != 0) {
+            let wrong = Wrong::Content { qp, at: slot };
+            let mut stream = [0; MOST_STREAM_BYTES];
+            let message = match self.case.shape.in_order {
+                true => slot / self.case.what.wqes(),
+                false => {
+                    let short = &mut stream[..STREAM_BYTES];
+                    gather(short)?;
+                    tally.add(slot, remote_of(short).ok_or(wrong)?)?
+                }
+            };
+            let mut wanted = [0; MOST_STREAM_BYTES];
+            let end = self.emit(message, slot, qp, &mut wanted).ok_or(wrong)?;
+            let lines = gather(&mut stream[..end])?;
+            let behind = &bytes[lines..];
+            if !alike(&stream[..end], &wanted[..end]) || behind.iter().any(|b| *b != 0) {
                 return Err(wrong);
             }
         }
         tally.verdict(self.case)
     }
 
-    /// Builds the WQE of a message, number `at` of its queue.
-    fn emit(&self, message: u32, at: u32, qp: u32, into: &mut [u8]) -> Option<()> {
+    /// Builds the WQE of a message, number `at` of its queue, or its stream; returns a stream's length.
+    fn emit(&self, message: u32, at: u32, qp: u32, into: &mut [u8]) -> Option<usize> {
         let offset = |region: usize| u64::from(message) * MESSAGE_BYTES % region as u64;
         let (remote, local) = (offset(POST_REMOTE_BYTES), offset(POST_SRC_BYTES));
         let (index, qpn) = (at as u16, Qpn(FIRST_QPN + qp));
@@ -169,8 +178,13 @@ impl Posted<'_> {
         let number_imm = SendWr { imm: message, opcode: Opcode::RdmaWriteImm, ..set };
         let compare = u64::from(message);
         let emitted = match self.case.what {
-            What::Inband => {
-                return write.payload(&small).emit_stream(at.into(), qpn, into).ok().map(|_| ());
+            What::InbandAdd => return add.payload(&sink).emit_stream(at.into(), qpn, into).ok(),
+            What::InbandSignal if is_signal => {
+                return add.payload(&sink).emit_stream(at.into(), qpn, into).ok();
+            }
+            What::InbandSet => return set.payload(&number).emit_stream(at.into(), qpn, into).ok(),
+            What::Inband | What::InbandSignal => {
+                return write.payload(&small).emit_stream(at.into(), qpn, into).ok();
             }
             What::Inline => write.payload(&small).emit(index, qpn, into),
             What::AddAlone => add.payload(&sink).emit(index, qpn, into),
@@ -187,7 +201,7 @@ impl Posted<'_> {
             What::Nothing => return None,
             What::Put | What::Signal | What::PutSet => write.payload(&large).emit(index, qpn, into),
         };
-        emitted.ok().map(|_| ())
+        emitted.ok().map(|_| 0)
     }
 }
 

@@ -179,6 +179,31 @@ fn a_slot_with_a_wrong_sequence_or_payload_is_found() {
 }
 
 #[test]
+fn a_slot_with_another_signal_is_found() {
+    // The last line of each: of an addition its key and address, of a word that is set its payload.
+    for (name, slot, line) in [
+        ("exclusive in-band put_signal 8 B thread", 1, 5),
+        ("shared in-band put_signal 8 B thread", 1, 5),
+        ("exclusive in-band signal add alone thread", 0, 5),
+        ("shared in-band signal add alone thread", 0, 5),
+        ("exclusive in-band signal set alone thread", 0, 3),
+    ] {
+        let run = Run::of(name, Place::Window);
+        assert_eq!(run.check(), Ok(()), "{name}");
+        let lines = slot * SLOT_BYTES..slot * SLOT_BYTES + (line + 1) * 16;
+        let end = if line == 5 { 64 } else { STREAM_BYTES };
+        let in_stream = |at: usize| at % SLOT_BYTES / 16 * 12 + at % 16 < end;
+        let is_data = |at: usize| at % 16 < 12 && at % SLOT_BYTES != FLAGS_AT && in_stream(at);
+        for at in lines.filter(|at| is_data(*at)) {
+            let found = run.with(|f| f.window[at] ^= 1);
+            assert_eq!(found, Err(Wrong::Content { qp: 0, at: slot as u32 }), "{name}: {at}");
+        }
+        let behind = run.with(|f| f.window[slot * SLOT_BYTES + (line + 1) * 16] = 1);
+        assert_eq!(behind, Err(Wrong::Content { qp: 0, at: slot as u32 }), "{name}");
+    }
+}
+
+#[test]
 fn statuses_are_looked_at() {
     let run = Run::of("exclusive, a thread an SM, endpoint by reference", Place::Hhh);
     assert_eq!(run.check(), Ok(()));

@@ -223,7 +223,7 @@ impl Queues {
         let results = results.chunks_exact(size_of::<PostResult>());
         let status = read(&self.status)?;
         Ok(Found {
-            sq: if self.what == What::Inband { Vec::new() } else { read(&self.sq)? },
+            sq: if self.what.is_inband() { Vec::new() } else { read(&self.sq)? },
             window: self.window.as_ref().map_or(Ok(Vec::new()), read)?,
             records: dbr.chunks_exact(DBR_BYTES).map(|r| word(&r[DBR_SND_OFFSET..])).collect(),
             doorbells: bells.map(bytemuck::pod_read_unaligned).collect(),
@@ -247,11 +247,8 @@ fn list(src: u64) -> Vec<[u64; 3]> {
 
 /// What the row's kernel must be compiled for.
 fn tag_of(case: &Case) -> u32 {
-    let data = if case.what == What::Inband {
-        tag::PUSH | tag::INBAND_12_4
-    } else {
-        tag::PULL | tag::KERNEL
-    };
+    let data =
+        if case.what.is_inband() { tag::PUSH | tag::INBAND_12_4 } else { tag::PULL | tag::KERNEL };
     // More fences than these do no harm, so strict kernels take such an endpoint too.
     data | if case.place == Place::Ggh { 0 } else { tag::SYSTEM }
 }
