@@ -523,7 +523,7 @@ impl Inner {
 
 impl Drop for Inner {
     /// All queue pairs before any memory: while an engine on this GPU has one, it is launched again and again, and each
-    /// call that gives memory back waits for two launches (docs/results/engine-gpu.md).
+    /// call that gives memory back waits for two launches (docs/results/allreduce-h200.md).
     fn drop(&mut self) {
         self.endpoints.iter().flatten().for_each(Endpoint::end);
     }

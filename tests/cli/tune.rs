@@ -58,6 +58,39 @@ fn tuning_keeps_a_table_with_which_auto_is_measured() {
     );
 }
 
+/// A table is of the memory from which it was measured; that of the other stays.
+#[test]
+fn host_memory_has_a_table_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tuning.json");
+    let tune = ["--tune", "--messages", "64"];
+    for source in ["host", "gpu"] {
+        let tuned = bench(&file, &[&tune[..], &["--source", source]].concat());
+        let (out, told) = (text(&tuned.stdout), text(&tuned.stderr));
+        assert!(tuned.status.success(), "{out}{told}");
+        assert!(out.contains(&format!("region={source},")), "{out}");
+        if source == "gpu" {
+            break;
+        }
+        let rows = ["--data", "auto", "--messages", "64", "--json", "-"];
+        let asked = |source: &str| {
+            let rows = bench(&file, &[&rows[..], &["--source", source]].concat());
+            assert!(rows.status.success(), "{}", text(&rows.stderr));
+            let json: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
+            let all = json["results"].as_array().unwrap().clone();
+            assert!(all.iter().all(|row| row["verified"] == true && row["source"] == source));
+            json["meta"]["notes"].to_string()
+        };
+        assert!(asked("host").contains("auto's table: measured, from"));
+        assert!(asked("gpu").contains("auto's table: built in"), "{}", asked("gpu"));
+    }
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let tables = json["tables"].as_array().unwrap();
+    let mut regions: Vec<_> = tables.iter().map(|t| t["machine"]["region"].as_str()).collect();
+    regions.sort_unstable();
+    assert_eq!(regions, [Some("gpu"), Some("host")]);
+}
+
 #[test]
 fn without_a_table_rows_say_so() {
     let folder = tempfile::tempdir().unwrap();

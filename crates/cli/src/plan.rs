@@ -141,6 +141,8 @@ pub struct BenchPlan {
     pub tearing: bool,
     /// Memory in which messages arrive.
     pub dest: Dest,
+    /// Memory from which messages are sent: of the sending GPU, or of the host.
+    pub source: Side,
     /// Bound of one wait.
     pub timeout: Duration,
     /// The other end, where it is another process.
@@ -207,6 +209,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             }
         }
         let engine = engine_at(&args.engine)?;
+        let source = one("--source", args.source.trim())?;
         let dest = dest(&args.dest, engine)?;
         if engine != EngineAt::Host && (args.link.is_some() || args.pcap.is_some()) {
             return Err(CliError::new(
@@ -248,6 +251,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             report: args.report.clone(),
             credits: on_off("--credits", &args.credits)?,
             tearing: args.tearing,
+            source,
             dest,
             timeout: Duration::from_millis(within(
                 "--timeout-ms",

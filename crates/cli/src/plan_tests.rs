@@ -33,7 +33,7 @@ fn defaults() {
     assert_eq!((plan.sizes_bytes.first(), plan.sizes_bytes.last()), (Some(&8), Some(&(4 << 20))));
     assert_eq!((plan.window_bytes, plan.slot_bytes), (128 << 10, 4096));
     assert_eq!((plan.line, plan.dest), (LineFormat::L12S4, Dest::Host));
-    assert!(plan.credits && !plan.tearing);
+    assert!(plan.credits && !plan.tearing && plan.source == Side::Gpu);
     assert_eq!(plan.row_limit, Duration::from_millis(500));
     assert_eq!(plan.timeout, Duration::from_secs(5));
 }
@@ -44,13 +44,14 @@ fn values() {
         "--gpu 1 --host-numa far --sizes 8,4KiB --messages 7 --seconds 0.5 \
          --window 1MiB --slot 64 --line 60+4 --engines 2 --copy-threads 0 --qps 4 --seed 9 --json - \
          --credits off \
-         --tearing --dest gpu --timeout-ms 10",
+         --tearing --source host --dest gpu --timeout-ms 10",
     )
     .unwrap();
     assert_eq!((plan.gpu, plan.host_numa), (Gpu::Cuda(1), Some(Numa::Far)));
     assert_eq!(plan.sizes_bytes, [8, 4096]);
     assert_eq!((plan.window_bytes, plan.slot_bytes), (1 << 20, 64));
     assert_eq!((plan.line, plan.dest), (LineFormat::L60S4, Dest::Gpu));
+    assert_eq!(plan.source, Side::Host);
     assert_eq!((plan.engines, plan.qps, plan.seed, plan.messages), (2, 4, 9, 7));
     assert_eq!(plan.copy_threads, Some(0));
     assert!(!plan.credits && plan.tearing);
@@ -147,6 +148,7 @@ fn names() {
         refused("--line 8+8"),
         "--line: '8+8' is not a line format: it is one of 12+4, 14+2, 60+4; give one of these"
     );
+    assert!(refused("--source engine").starts_with("--source: 'engine' is not a side"));
     assert!(refused("--dest moon").starts_with("--dest: 'moon' is not a side"));
     assert!(refused("--data push,").starts_with("--data: '' is not a data path"));
     assert_eq!(refused("--credits maybe"), "--credits: 'maybe' is no choice; give on or off");

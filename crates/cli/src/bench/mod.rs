@@ -137,6 +137,9 @@ pub struct BenchArgs {
         "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits", "blocks", "remote"
     ])]
     pub tune: bool,
+    /// Memory from which messages are sent
+    #[arg(long, value_name = "gpu|host", default_value = "gpu")]
+    pub source: String,
     /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
     #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
     pub dest: String,
@@ -367,6 +370,7 @@ fn row(
             Numa::Near => "near".into(),
             Numa::Far => "far".into(),
         }),
+        source: Some(plan.source),
         dest: Some(plan.dest.side()),
         in_flight: Some(plan.in_flight),
         blocks: path.posted_by_gpu().then_some(plan.blocks),

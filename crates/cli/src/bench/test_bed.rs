@@ -11,6 +11,7 @@ use bellpush::nic::soft::trace::Tracing;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
 use bellpush::transport::Memory;
+use bellpush_cli::report::Side;
 
 use super::marks::RowMarks;
 use crate::cli::CliError;
@@ -124,7 +125,10 @@ impl TestBed {
         };
         Ok(Self {
             stream: gpu.stream().map_err(refused)?,
-            src: Memory::Device(gpu.alloc(region).map_err(refused)?),
+            src: match plan.source {
+                Side::Host => Memory::Host(gpu.alloc_mapped(region, host_numa).map_err(refused)?),
+                Side::Gpu => Memory::Device(gpu.alloc(region).map_err(refused)?),
+            },
             word: region,
             dst,
             ticks: Memory::Device(gpu.alloc(ROUND_MESSAGES * 8).map_err(refused)?),
@@ -210,15 +214,19 @@ fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
         Dest::Gpu => (sender.clone(), 1),
         Dest::Engine => (engine_at.clone(), 0),
     };
+    let (source, there) = match plan.source {
+        Side::Host => ("in host memory".to_string(), 0),
+        Side::Gpu => (format!("on {sender}"), 1),
+    };
     let crosses = match (gpu.ordinal(), engine.ordinal()) {
-        (Some(a), Some(b)) if a != b => {
-            format!("the payload crosses between the GPUs {} time(s)", 1 + back)
+        (Some(a), Some(b)) if a != b && there + back != 0 => {
+            format!("the payload crosses between the GPUs {} time(s)", there + back)
         }
         _ => "the payload crosses between no GPUs".into(),
     };
     format!(
         "engine on {engine_at}: queues and push window there (of posts by the host, and staged, in \
-         host memory) and send CQ on {sender}, unless placed otherwise; source on {sender}, \
+         host memory) and send CQ on {sender}, unless placed otherwise; source {source}, \
          destination {dest}; {crosses}"
     )
 }

@@ -123,6 +123,9 @@ pub struct Row {
     /// NUMA node of the host memory: `near` or `far` of the GPU, or a number.
     #[serde(default)]
     pub host_numa: Option<String>,
+    /// Side of the source memory; the GPU's where it is not said.
+    #[serde(default)]
+    pub source: Option<Side>,
     /// Side of the destination memory.
     #[serde(default)]
     pub dest: Option<Side>,
@@ -189,6 +192,7 @@ impl Row {
             line: None,
             observer: None,
             host_numa: None,
+            source: None,
             dest: None,
             in_flight: None,
             processes: None,
