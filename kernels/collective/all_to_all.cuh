@@ -31,7 +31,7 @@ BP_DEV uint64_t wait_consumed(const channel<P>& c, uint64_t least) {
   uint64_t there = 0;
   if (tid() == 0) {
     deadline limit;
-    while ((there = ld_acquire_gpu(&st->consumed)) < least) {
+    while ((there = ld_relaxed_gpu(&st->consumed)) < least) {
       const bool stopped = ld_relaxed_gpu(&st->stopped) == c.call + 1;
       if (stopped || limit.expired(4 * c.a.timeout_ns + c.a.grace_ns)) {
         there = stopped ? 0 : unheard;
@@ -39,6 +39,7 @@ BP_DEV uint64_t wait_consumed(const channel<P>& c, uint64_t least) {
       }
       yield_();
     }
+    fence_acquire_gpu();  // the count before what this block does with what it counts
   }
   return block_scope{}.broadcast(there);
 }
@@ -84,10 +85,11 @@ BP_DEV uint64_t take_over(const channel<P>& c) {
     // All that the other block does is bounded; but it may not have come at all, as in wait_consumed().
     deadline limit;
     bool gone = false;
-    while (ld_acquire_gpu(&st->left) != c.call + 1 && !gone) {
+    while (ld_relaxed_gpu(&st->left) != c.call + 1 && !gone) {
       gone = limit.expired(4 * c.a.timeout_ns + c.a.grace_ns);
       yield_();
     }
+    fence_acquire_gpu();  // that it has left before all that it did until then
     failed = gone ? (uint64_t)BP_COLL_SILENT << 32 | c.a.rank : ld_relaxed_gpu(&st->failed);
   }
   return block_scope{}.broadcast(failed);

@@ -416,13 +416,14 @@ struct channel {
     uint64_t said = 0;
     if (tid() == 0) {
       deadline limit;
-      while ((said = ld_acquire_gpu(word)) <= 2 * call) {
+      while ((said = ld_relaxed_gpu(word)) <= 2 * call) {
         if (ld_relaxed_gpu(&shared()->dead) != 0 ||
             limit.expired(3 * a.timeout_ns + a.grace_ns)) {
           break;
         }
         yield_();
       }
+      fence_acquire_gpu();  // the verdict before `settles`
     }
     said = block_scope{}.broadcast(said);
     if (said == 2 * call + 1) return {BP_COLL_OK, 0};

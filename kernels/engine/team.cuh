@@ -123,7 +123,7 @@ BP_DEV void see_through(uint64_t pieces) {
   // Bounded: whoever took a piece moves it, or gives it up after so many looks; the launch's other blocks may
   // not have begun, and then have taken none.
   if (t.leads()) {
-    while (ld_acquire_gpu(&job->done) != pieces) yield_();
+    while (ld_relaxed_gpu(&job->done) != pieces) yield_();
     fence_gpu();  // acquire: the pieces' counts, which carry their stores, before our fence
     atomic_add(&control_block_of(t.b()->args)->open, ~0ull);
   }
