@@ -22,6 +22,7 @@ const QUICK: &str = "--messages 20 --seconds 0.01";
 const PINGPONGS: &str = "tests/external/shim.rs::pingpongs_of_each_service_polling_and_with_events";
 const PERFTEST: &str = "tests/external/perftest.rs::perftest_finds_the_device_and_verifies";
 const RPING: &str = "tests/external/rdma_cm.rs::rping_pings";
+const STENCIL: &str = "tests/cli/examples.rs::stencil_has_every_point_right_in_both_processes";
 const EXAMPLE: &str = "tests/cli/examples.rs::custom_kernel_computes_sends_and_sums";
 const TRACES: &str =
     "tests/external/trace.rs::a_programs_wqes_and_waits_are_in_its_trace_and_two_traces_become_one";
@@ -144,6 +145,7 @@ const COMMANDS: &[(&str, How)] = &[
     ("bellpush trace --explain", There(STANDS)),
     ("bellpush replay", There(RECORDS)),
     ("cargo run -p custom_kernel", There(EXAMPLE)),
+    ("cargo run -p stencil", There(STENCIL)),
     ("cargo run --manifest-path ../mine/Cargo.toml host", Not(COPY)),
     ("cp -r examples/custom_kernel ../mine", Not(COPY)),
     ("cp Cargo.lock ../mine", Not(COPY)),
@@ -387,6 +389,39 @@ fn commands_of_the_pages_run() {
     }
     assert!(failed.is_empty(), "\n{}", failed.join("\n"));
     assert!(ran.len() >= 25, "{ran:#?}");
+}
+
+/// What the tutorial shows of a program is in the program: each line of a fenced block behind a link to its source, but
+/// those that leave something out, and without remarks.
+#[test]
+fn what_the_tutorial_quotes_is_in_the_programs() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tutorial"));
+    let mut quoted = 0;
+    for page in ["2-kernel.md", "3-two-processes.md"] {
+        let text = fs::read_to_string(folder.join(page)).unwrap();
+        let mut source = None;
+        for (nth, part) in text.split("```").enumerate() {
+            if nth % 2 == 0 {
+                let links = part.split("](").skip(1).filter_map(|link| link.split(')').next());
+                source =
+                    links.filter(|to| to.ends_with(".cu") || to.ends_with(".rs")).last().or(source);
+                continue;
+            }
+            let Some((_, lines)) = part.split_once('\n').filter(|(kind, _)| *kind == "cpp") else {
+                continue;
+            };
+            let program = fs::read_to_string(folder.join(source.unwrap())).unwrap();
+            for line in lines.lines().filter(|line| !line.contains('…')) {
+                let code = line.split("  //").next().unwrap().trim();
+                assert!(
+                    program.contains(code),
+                    "{page} quotes a line that {source:?} has not: {code}"
+                );
+                quoted += 1;
+            }
+        }
+    }
+    assert!(quoted >= 18, "only {quoted} lines");
 }
 
 /// Runs a line of a shell, for at most a minute.

@@ -34,18 +34,29 @@ fn quickstart_delivers_by_every_path() {
 /// A crate of its own, with kernels of its own, built as a user would build it: both ends in one process, then in two.
 #[test]
 fn custom_kernel_computes_sends_and_sums() {
-    let told = ended(start(&["host"]));
+    let told = ended(start("custom_kernel", &["host"]));
     assert!(told.starts_with("4 pieces sent, summed and right on host"), "{told}");
 
-    let (receiver, sender) = (start(&["receive", "host"]), start(&["send", "host"]));
+    let [receiver, sender] = ["receive", "send"].map(|end| start("custom_kernel", &[end, "host"]));
     let (arrived, sent) = (ended(receiver), ended(sender));
     assert!(arrived.starts_with("4 pieces arrived, summed and right on host"), "{arrived}");
     assert!(sent.starts_with("4 pieces sent on host"), "{sent}");
 }
 
-fn start(args: &[&str]) -> Child {
+/// The tutorial's third page is about this one: either side may come first.
+#[test]
+fn stencil_has_every_point_right_in_both_processes() {
+    let sides = ["right", "left"].map(|side| (side, start("stencil", &[side, "host"])));
+    for (side, process) in sides {
+        let told = ended(process);
+        let right = format!("{side}: 2048 points right after 100 steps on host");
+        assert!(told.starts_with(&right), "{told}");
+    }
+}
+
+fn start(package: &str, args: &[&str]) -> Child {
     Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--offline", "-p", "custom_kernel", "--"])
+        .args(["run", "--quiet", "--offline", "-p", package, "--"])
         .args(args)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .stdin(Stdio::null())
