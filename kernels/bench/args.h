@@ -230,4 +230,28 @@ struct bp_post_result {
 };
 BP_ASSERT_SIZE(bp_post_result, 32);
 
+enum {
+  BP_STREAM_WORD_BYTES = 64,  // from one slot's word to the next: a cache line each
+  BP_STREAM_UNIT_BYTES = 512, // slots are whole rows of a warp's stores
+};
+
+// A stream through a window with no protocol around it, beside which `bellpush bench --post` shows those of queue pairs.
+// Slot s has in lap n, from 1, what lies at place ((n - 1) * slots + s) % places. Threads of the host copy it out, and
+// say so by the slot's credit.
+struct bp_stream_args {
+  uint64_t window;         // slots * slot_bytes, zeroed, in host memory
+  uint64_t flags;          // likewise, zeroed: uint32_t each BP_STREAM_WORD_BYTES, laps in which the slot was stored
+  uint64_t credits;        // the same of those in which it was copied out, which the host writes
+  uint64_t src;            // places * place_bytes, and a line behind them
+  uint64_t results;        // one struct bp_link_result per block, zeroed: laps and sum stay 0
+  uint64_t limit_ns;       // bound of each wait; the first that reaches it ends its warp
+  uint32_t slots;
+  uint32_t slot_bytes;     // a multiple of BP_STREAM_UNIT_BYTES
+  uint32_t laps;
+  uint32_t places;
+  uint32_t place_bytes;    // a multiple of 16, at least a slot's payload
+  uint32_t reserved;
+};
+BP_ASSERT_SIZE(bp_stream_args, 72);
+
 #endif

@@ -20,6 +20,11 @@ fn every_row_is_verified_and_has_its_floor() {
     assert_eq!(json["meta"]["runs"], 2);
     assert!(json["meta"]["notes"][0].as_str().unwrap().contains("host executor"));
     let rows = json["results"].as_array().unwrap();
+    // How many threads copy depends on the machine.
+    let is_of = |row: &serde_json::Value, name: &str| {
+        let own = row.as_str().unwrap();
+        own == name || name.ends_with("copy threads") && own.starts_with(name)
+    };
     for (row, place) in [
         ("exclusive thread", "ggh"),
         ("exclusive thread strict", "hhh"),
@@ -30,8 +35,9 @@ fn every_row_is_verified_and_has_its_floor() {
         ("exclusive put_signal set thread", "hhh"),
         ("exclusive in-band put_value 8 B thread", "window-h"),
         ("test_signal thread", "ggh"),
+        ("streams push/inband 60+4, window 1MiB, copy threads", "window-h"),
     ] {
-        assert!(rows.iter().any(|r| r["row"] == row && r["place"] == place), "{row} {place}");
+        assert!(rows.iter().any(|r| is_of(&r["row"], row) && r["place"] == place), "{row} {place}");
     }
     for row in rows {
         assert!(row["verified"] == true && row["wrong"].is_null(), "{row}");
@@ -57,6 +63,34 @@ fn rows_are_chosen_by_words() {
     assert_eq!(rows, ["exclusive thread strict", "exclusive warp"]);
     let table = text(&output.stdout);
     assert!(table.contains("exclusive warp") && table.contains("host executor"), "{table}");
+}
+
+#[test]
+fn streams_stand_beside_the_bare_exchange() {
+    let output = post(&["--runs", "1", "--only", "streams", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let count =
+        |word: &str| rows.iter().filter(|r| r["row"].as_str().unwrap().contains(word)).count();
+    // As many for each number of copy threads.
+    assert!(rows.len() >= 6 && rows.len().is_multiple_of(6), "{rows:?}");
+    for path in ["push/kernel,", "push/inband 60+4,", "push/inband 12+4,"] {
+        assert_eq!(count(path), rows.len() / 3, "{path}");
+    }
+    assert_eq!((count("window 128KiB"), count("window 1MiB")), (rows.len() / 2, rows.len() / 2));
+    for row in rows {
+        assert!(row["unit"] == "GB/s" && row["verified"] == true, "{row}");
+        for best in ["one_block", "up_to_four"] {
+            let bare = &row["bare"][best];
+            assert!(bare["median"].as_f64().unwrap() > 0.0 && bare["threads"] == 1, "{row}");
+        }
+        assert_eq!(row["bare"]["one_block"]["blocks"], 1);
+        assert_eq!(row["floor"], row["bare"]["up_to_four"]["median"]);
+    }
+    let table = text(&output.stderr);
+    assert!(table.contains("bare push/inband 12+4, window 128KiB: 1 block"), "{table}");
+    assert!(!table.contains("exclusive") && !table.contains("no NIC reads"), "{table}");
 }
 
 #[test]

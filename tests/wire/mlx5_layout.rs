@@ -13,7 +13,7 @@ use std::process::Command;
 use bellpush::abi::bench::{
     AutoBenchArgs, AutoOpArgs, AutoTurnsArgs, BenchArgs, BenchResult, BenchRows, BlocksBenchArgs,
     LinkChaseArgs, LinkExchangeArgs, LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs,
-    LinkResult, PostArgs, PostResult, StoreArgs, TearArgs, Turns, TurnsArgs, mark,
+    LinkResult, PostArgs, PostResult, StoreArgs, StreamArgs, TearArgs, Turns, TurnsArgs, mark,
 };
 use bellpush::abi::clock::{ClockArgs, ClockWords};
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
@@ -317,6 +317,9 @@ fn kernel_structures() -> Vec<Claim> {
             ep; endpoints; src; results; arrived; limit_ns; calls; one_qp;
         }),
         layout!(PostResult = bp_post_result { status; reserved; start_ns; end_ns; drained_ns; }),
+        layout!(StreamArgs = bp_stream_args {
+            window; flags; credits; src; results; limit_ns; slots; slot_bytes; laps; places; place_bytes; reserved;
+        }),
         layout!(CollCall = bp_coll_call { call; count; dtype; op; algorithm; channels; }),
         layout!(CollStatus = bp_coll_status { code; rank; own; said; }),
         layout!(CollArgs = bp_coll_args {
@@ -380,6 +383,8 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_MARK_OF_AUTO"], u64::from(mark::OF_AUTO)),
         claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
         claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
+        claim(&["BP_STREAM_WORD_BYTES"], bellpush::abi::bench::STREAM_WORD_BYTES as u64),
+        claim(&["BP_STREAM_UNIT_BYTES"], bellpush::abi::bench::STREAM_UNIT_BYTES as u64),
         claim(&["BP_OK"], abi::Code::check(0).is_err() as u64),
     ];
     claims.extend([

@@ -402,6 +402,43 @@ pub struct PostResult {
     pub drained_ns: u64,
 }
 
+/// From one slot's word of [`StreamArgs`] to the next.
+pub const STREAM_WORD_BYTES: usize = 64;
+/// Slots of [`StreamArgs`] are multiples of it.
+pub const STREAM_UNIT_BYTES: usize = 512;
+
+/// `struct bp_stream_args`: a stream through a window with no protocol around it.
+///
+/// Slot `s` has in lap `n`, from 1, what lies at place `((n - 1) * slots + s) % places` of the source.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct StreamArgs {
+    /// `slots * slot_bytes`, zeroed, in host memory.
+    pub window: u64,
+    /// Likewise, zeroed: a `u32` each [`STREAM_WORD_BYTES`], the laps in which the slot was stored.
+    pub flags: u64,
+    /// The same of those in which it was copied out, which the host writes.
+    pub credits: u64,
+    /// `places * place_bytes`, and a line behind them.
+    pub src: u64,
+    /// One [`LinkResult`] per block, zeroed: laps and sum stay 0.
+    pub results: u64,
+    /// Bound of each wait, ns; the first that reaches it ends its warp.
+    pub limit_ns: u64,
+    /// Slots of the window.
+    pub slots: u32,
+    /// A multiple of [`STREAM_UNIT_BYTES`].
+    pub slot_bytes: u32,
+    /// Laps of the window.
+    pub laps: u32,
+    /// Places of the source.
+    pub places: u32,
+    /// A multiple of 16, at least a slot's payload.
+    pub place_bytes: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 // SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
 unsafe impl KernelArgs for BenchArgs {}
 // SAFETY: as for BenchArgs.
@@ -428,6 +465,8 @@ unsafe impl KernelArgs for LinkFlagArgs {}
 unsafe impl KernelArgs for LinkExchangeArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for PostArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for StreamArgs {}
 
 const _: () = {
     assert!(size_of::<BenchArgs>() == 1632);
@@ -447,4 +486,5 @@ const _: () = {
     assert!(size_of::<LinkExchangeState>() == 24);
     assert!(size_of::<PostArgs>() == 248);
     assert!(size_of::<PostResult>() == 32);
+    assert!(size_of::<StreamArgs>() == 72);
 };

@@ -30,6 +30,12 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// GB/s of messages of so many bytes, where they streamed.
+    pub fn gb_per_s(&self, size: u64) -> f64 {
+        let seconds = self.streaming.as_secs_f64();
+        if seconds > 0.0 { self.streamed as f64 * size as f64 / seconds / 1e9 } else { 0.0 }
+    }
+
     /// Whether every message arrived as it was sent.
     pub fn is_whole(&self) -> bool {
         self.failure.is_none()
@@ -121,6 +127,26 @@ impl<'a> Lane<'a> {
             phase = Some(Phase::Latency);
             if begun.elapsed() < ask.limit / 10 {
                 rows *= 4;
+            }
+        }
+        Ok(row.finish())
+    }
+
+    /// The rate alone, of at most `ask.messages` messages in rounds that are as long as there is room for. Every byte is
+    /// checked all the same.
+    pub fn rate(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
+        let mut row = Running::default();
+        let most = (self.sender.bed.src.bytes() / stride(size)).clamp(1, ROUND_MESSAGES) as u64;
+        let mut left = ask.messages.max(1);
+        // The first round warms up.
+        self.round(size, most.min(left) as u32, None, payload, &mut row)?;
+        let since = Instant::now();
+        while left > 0 && row.seen.failure.is_none() {
+            let n = most.min(left);
+            self.round(size, n as u32, Some(Phase::Streaming), payload, &mut row)?;
+            left -= n;
+            if since.elapsed() > ask.limit {
+                break;
             }
         }
         Ok(row.finish())

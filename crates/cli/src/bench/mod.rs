@@ -7,6 +7,7 @@ mod remote;
 mod runs;
 mod sender;
 mod store;
+pub mod stream;
 mod tearing;
 pub mod test_bed;
 mod tune;

@@ -83,7 +83,15 @@ impl TestBed {
 
     /// Whose software NICs and kernels write down what they do and when.
     pub fn traced(plan: &BenchPlan, tracing: Option<&Arc<Tracing>>) -> Result<Self, CliError> {
-        let gpu = open_gpu(plan.gpu)?;
+        Self::on(open_gpu(plan.gpu)?, plan, tracing)
+    }
+
+    /// Of a GPU that is open already.
+    pub fn on(
+        gpu: Arc<Gpu>,
+        plan: &BenchPlan,
+        tracing: Option<&Arc<Tracing>>,
+    ) -> Result<Self, CliError> {
         let engine_gpu = engine_gpu(plan.engine, &gpu)?;
         let copy_threads = copy_threads(plan);
         let nics = open_nics(plan, (&gpu, engine_gpu.as_ref()), copy_threads, tracing)?;

@@ -33,7 +33,7 @@ const BY_UNIT: [&str; 2] = ["median", "measured"];
 const ENDS: [&str; 3] = ["min", "max", "spread_percent"];
 /// Fields that are outcomes or remarks, and say nothing of what a row is about. Numbers with a
 /// fraction do not either.
-const OUTCOMES: [&str; 32] = [
+const OUTCOMES: [&str; 33] = [
     "messages",
     "verified",
     "dropped",
@@ -56,6 +56,7 @@ const OUTCOMES: [&str; 32] = [
     "drained",
     "floor",
     "times_floor",
+    "bare",
     "alone",
     "share",
     "against",

@@ -16,8 +16,11 @@ impl Unit {
     }
 }
 
-/// The whole table, with what was wrong and the notes below it.
-pub fn render(gpu: &str, lines: &[Line], notes: &[&str]) -> String {
+/// The table, with what was wrong; nothing but the GPU where there are no rows.
+pub fn render(gpu: &str, lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return format!("{gpu}\n");
+    }
     let mut text = format!(
         "{gpu}: ns a put (of batches, a WQE) or millions of puts a second; g: this GPU's memory, h: pinned host\n\
          memory, of send queue, doorbell record and doorbell; floor: the same stores and fences alone\n"
@@ -44,13 +47,10 @@ pub fn render(gpu: &str, lines: &[Line], notes: &[&str]) -> String {
         let cells = [shape.unit.name(), median, min, max, &floor, &times];
         line(row.case.name, row.case.place.name(), cells, &end);
     }
-    for note in notes {
-        let _ = writeln!(text, "note: {note}");
-    }
     text
 }
 
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
