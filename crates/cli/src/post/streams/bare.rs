@@ -29,6 +29,8 @@ pub struct Bare {
     pub one_block: Best,
     /// Of one block too, if that is better.
     pub up_to_four: Best,
+    /// Of up to four blocks, where slots are given back in their order.
+    pub in_order: Best,
 }
 
 /// Threads that are tried: beside each there is a processor for this one and one for others.
@@ -37,7 +39,7 @@ pub fn threads(processors: usize) -> Vec<usize> {
     if fitting.is_empty() { vec![1] } else { fitting }
 }
 
-/// All that is tried, those of one block first.
+/// All that is tried, those of one block first; in order and not.
 fn shapes(mode: Mode, window_bytes: usize, is_host: bool, threads: &[usize]) -> Vec<Shape> {
     let (slots, blocks) =
         if is_host { (&[HOST_SLOT][..], &BLOCKS[..2]) } else { (&SLOTS[..], &BLOCKS[..]) };
@@ -45,10 +47,12 @@ fn shapes(mode: Mode, window_bytes: usize, is_host: bool, threads: &[usize]) -> 
     for &blocks in blocks {
         for &slot_bytes in slots {
             for &threads in threads {
-                let shape = Shape { mode, window_bytes, slot_bytes, blocks, threads };
-                // Two slots a thread: one is stored while the other is copied.
-                if shape.slots() >= 2 * threads {
-                    all.push(shape);
+                for in_order in [false, true] {
+                    let shape = Shape { mode, window_bytes, slot_bytes, blocks, threads, in_order };
+                    // Two slots a thread: one is stored while the other is copied.
+                    if shape.slots() >= 2 * threads {
+                        all.push(shape);
+                    }
                 }
             }
         }
@@ -69,7 +73,7 @@ pub fn find(ring: &mut Ring, mode: Mode, window: usize, is_host: bool, runs: u32
         if let Some(wrong) = wrong {
             // What does not work is not tried again and again, up to a timeout each.
             let best = Best { shape, rate: Rate::new(vec![rate], Some(wrong.to_string())) };
-            return Ok(Bare { one_block: best.clone(), up_to_four: best });
+            return Ok(Bare { one_block: best.clone(), in_order: best.clone(), up_to_four: best });
         }
         tried.push((rate, shape));
     }
@@ -81,18 +85,20 @@ pub fn find(ring: &mut Ring, mode: Mode, window: usize, is_host: bool, runs: u32
         })?;
         measured.push(Best { shape, rate });
     }
-    let best = |blocks| best_of(&measured, blocks).ok_or_else(|| bug("no window is so short"));
-    Ok(Bare { one_block: best(1)?, up_to_four: best(4)? })
+    let best = |blocks, in_order| {
+        best_of(&measured, blocks, in_order).ok_or_else(|| bug("no window is so short"))
+    };
+    Ok(Bare { one_block: best(1, false)?, up_to_four: best(4, false)?, in_order: best(4, true)? })
 }
 
 type Found = Result<Bare, CliError>;
 
-/// What is measured again: the fastest of one block, and of all.
+/// What is measured again: the fastest of one block, of all, and of those in order.
 fn chosen(mut tried: Vec<(f64, Shape)>) -> Vec<Shape> {
     tried.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let all = tried.iter().map(|(_, shape)| *shape);
-    let mut chosen: Vec<Shape> = all.clone().filter(|s| s.blocks == 1).take(AGAIN).collect();
-    chosen.extend(all.take(AGAIN));
+    let all = |in_order| tried.iter().map(|(_, s)| *s).filter(move |s| s.in_order == in_order);
+    let mut chosen: Vec<Shape> = all(false).filter(|s| s.blocks == 1).take(AGAIN).collect();
+    chosen.extend(all(false).take(AGAIN).chain(all(true).take(AGAIN)));
     let mut seen = Vec::new();
     chosen.retain(|shape| {
         let is_new = !seen.contains(shape);
@@ -103,9 +109,10 @@ fn chosen(mut tried: Vec<(f64, Shape)>) -> Vec<Shape> {
 }
 
 /// The best median of up to so many blocks; one that was wrong before all others.
-fn best_of(measured: &[Best], blocks: u32) -> Option<Best> {
+fn best_of(measured: &[Best], blocks: u32, in_order: bool) -> Option<Best> {
     let key = |best: &Best| (best.rate.wrong.is_some(), best.rate.median);
-    let of = measured.iter().filter(|best| best.shape.blocks <= blocks);
+    let fits = |shape: &Shape| shape.blocks <= blocks && shape.in_order == in_order;
+    let of = measured.iter().filter(|best| fits(&best.shape));
     of.max_by(|a, b| {
         let (a, b) = (key(a), key(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -145,24 +152,30 @@ mod tests {
         let all = shapes(Mode::Kernel, 128 * KIB, false, &[2]);
         let first = |blocks| all.iter().position(|shape| shape.blocks == blocks).unwrap();
         let (one, two, four) = (first(1), first(2), first(4));
+        assert!(!all[one].in_order && all[one + 1].in_order && !all[one + 2].in_order);
         let rate = |n: usize| match n {
             _ if n == four => 9.0,
             _ if n == one || n == two => 8.0,
-            _ if n == one + 1 => 7.0,
+            _ if n == one + 2 => 7.0,
+            _ if n == two + 1 => 1.5,
             _ => 1.0,
         };
         let again = chosen(all.iter().enumerate().map(|(n, s)| (rate(n), *s)).collect());
-        assert!([one, one + 1, two, four].iter().all(|&n| again.contains(&all[n])));
-        assert_eq!(again.len(), 5, "none of them twice");
+        assert!([one, one + 2, two, four, two + 1].iter().all(|&n| again.contains(&all[n])));
+        assert_eq!(again.len(), 8, "none of them twice");
+        assert_eq!(again.iter().filter(|shape| shape.in_order).count(), 3);
         let best = |n: usize, rate: f64, wrong: Option<&str>| {
             let rate = Rate::new(vec![rate], wrong.map(str::to_owned));
             Best { shape: all[n], rate }
         };
-        let medians = |measured: &[Best]| [1, 4].map(|n| best_of(measured, n).unwrap().rate.median);
+        let medians =
+            |measured: &[Best]| [1, 4].map(|n| best_of(measured, n, false).unwrap().rate.median);
         assert_eq!(medians(&[best(one, 5.0, None), best(four, 6.0, None)]), [5.0, 6.0]);
         assert_eq!(medians(&[best(one, 7.0, None), best(four, 6.0, None)]), [7.0, 7.0]);
         let one_wrong = [best(one, 7.0, None), best(four, 6.0, Some("lost"))];
         assert_eq!(medians(&one_wrong), [7.0, 6.0]);
-        assert!(best_of(&[best(four, 6.0, None)], 1).is_none());
+        assert!(best_of(&[best(four, 6.0, None)], 1, false).is_none());
+        let mixed = [best(two, 6.0, None), best(two + 1, 5.0, None)];
+        assert_eq!(best_of(&mixed, 4, true).unwrap().rate.median, 5.0);
     }
 }

@@ -175,7 +175,7 @@ impl Line {
 
     /// The first thing that was wrong.
     pub fn wrong(&self) -> Option<&str> {
-        let bare = [&self.bare.one_block, &self.bare.up_to_four];
+        let bare = [&self.bare.one_block, &self.bare.up_to_four, &self.bare.in_order];
         let all = [&self.rate].into_iter().chain(bare.map(|best| &best.rate));
         all.filter_map(|rate| rate.wrong.as_deref()).next()
     }

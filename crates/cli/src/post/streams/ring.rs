@@ -1,7 +1,7 @@
 //! The bare exchange: a kernel stores the slots of a window in host memory, threads copy them out and give them back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
@@ -43,6 +43,9 @@ pub struct Shape {
     pub blocks: u32,
     /// Threads that copy.
     pub threads: usize,
+    /// Slots are given back in the order in which they were sent, as a queue pair's completions come; otherwise each when
+    /// it has been copied.
+    pub in_order: bool,
 }
 
 impl Shape {
@@ -250,12 +253,44 @@ struct Host {
 }
 
 /// What the threads of a run say to each other.
-#[derive(Default)]
 struct Turn {
     ready: AtomicUsize,
     begins: AtomicBool,
     /// One has given up, and the others need not wait.
     over: AtomicBool,
+    /// By slot, the last lap in which it was copied; and how many slots have been given back, of all laps.
+    copied: Vec<AtomicU32>,
+    given: AtomicUsize,
+}
+
+impl Turn {
+    fn new(slots: usize) -> Self {
+        let (ready, given) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let copied = (0..slots).map(|_| AtomicU32::new(0)).collect();
+        Self { ready, begins: false.into(), over: false.into(), copied, given }
+    }
+
+    /// Gives back all that was copied without a gap, through `give(lap, slot)`: whoever fills a gap does so for the others.
+    fn give_in_order(
+        &self,
+        mut give: impl FnMut(usize, usize) -> Result<(), MemError>,
+    ) -> Result<(), MemError> {
+        let slots = self.copied.len();
+        loop {
+            // One order of this load, those below and the stores before them: of two threads that each copied a slot,
+            // one at least sees the other's.
+            let nth = self.given.load(Ordering::SeqCst);
+            let (lap, slot) = (nth / slots + 1, nth % slots);
+            if (self.copied[slot].load(Ordering::SeqCst) as usize) < lap {
+                return Ok(());
+            }
+            let next =
+                self.given.compare_exchange(nth, nth + 1, Ordering::SeqCst, Ordering::SeqCst);
+            if next.is_ok() {
+                give(lap, slot)?;
+            }
+        }
+    }
 }
 
 /// Has threads copy, each on the processor that `to` names, while `kernel` runs; the first that gave up.
@@ -265,7 +300,7 @@ fn exchange(
     to: impl Fn(usize) -> Option<usize>,
     kernel: impl FnOnce() -> Result<(), GpuError>,
 ) -> Result<Option<Wrong>, CliError> {
-    let turn = Turn::default();
+    let turn = Turn::new(host.shape.slots());
     let (turn, count) = (&turn, parts.len());
     thread::scope(|scope| {
         let mut workers = Vec::new();
@@ -330,7 +365,16 @@ impl Host {
                 return copied.map(|_| Some(Wrong::Missing { lap, slot }));
             }
             // Release: the GPU stores to the slot again when this thread's loads are done.
-            self.credits.store_u32(slot * STREAM_WORD_BYTES, lap as u32, Ordering::Release)?;
+            let give = |lap: usize, slot: usize| {
+                self.credits.store_u32(slot * STREAM_WORD_BYTES, lap as u32, Ordering::Release)
+            };
+            if !self.shape.in_order {
+                give(lap, slot)?;
+                continue;
+            }
+            // Release, too: another thread may give it back.
+            turn.copied[slot].store(lap as u32, Ordering::SeqCst);
+            turn.give_in_order(give)?;
         }
         Ok(None)
     }

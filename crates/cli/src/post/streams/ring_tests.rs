@@ -5,7 +5,8 @@ use super::*;
 const SLOT: usize = 1024;
 
 fn shape(mode: Mode, threads: usize) -> Shape {
-    Shape { mode, window_bytes: 8 * SLOT, slot_bytes: SLOT, blocks: 1, threads }
+    let in_order = false;
+    Shape { mode, window_bytes: 8 * SLOT, slot_bytes: SLOT, blocks: 1, threads, in_order }
 }
 
 fn ring(limit: Duration) -> Ring {
@@ -77,9 +78,12 @@ fn each_mode_exchanges_whole_windows() {
         for threads in [1, 2] {
             for (blocks, slot_bytes, slots) in [(1, SLOT, 8), (2, SLOT / 2, 9), (1, 2 * SLOT, 8)] {
                 let window_bytes = slots * slot_bytes;
-                let shape = Shape { window_bytes, slot_bytes, blocks, ..shape(mode, threads) };
-                let (rate, wrong) = ring.run(&shape).unwrap();
-                assert!(wrong.is_none() && rate > 0.0, "{shape:?}: {wrong:?}");
+                for in_order in [false, true] {
+                    let shape = shape(mode, threads);
+                    let shape = Shape { window_bytes, slot_bytes, blocks, in_order, ..shape };
+                    let (rate, wrong) = ring.run(&shape).unwrap();
+                    assert!(wrong.is_none() && rate > 0.0, "{shape:?}: {wrong:?}");
+                }
             }
         }
     }
@@ -94,6 +98,52 @@ fn a_run_whose_bytes_are_others_is_wrong() {
     ring.source[at + 7] ^= 1;
     let (_, wrong) = ring.run(&shape).unwrap();
     assert_eq!(wrong, Some(Wrong::Content { lap: 3, slot: 3 }));
+}
+
+/// A slot is given back behind all before it, once, and none is left, in whatever order they were copied.
+#[test]
+fn slots_are_given_back_in_order() {
+    let (slots, laps) = (3, 2);
+    let turn = Turn::new(slots);
+    let mut given = Vec::new();
+    let mut copy = |lap: u32, slot: usize| {
+        turn.copied[slot].store(lap, Ordering::SeqCst);
+        let give = |lap, slot| {
+            given.push((lap, slot));
+            Ok(())
+        };
+        turn.give_in_order(give).unwrap();
+        given.clone()
+    };
+    assert_eq!(copy(1, 2), []);
+    assert_eq!(copy(1, 1), []);
+    assert_eq!(copy(1, 0), [(1, 0), (1, 1), (1, 2)]);
+    assert_eq!(copy(2, 1).len(), 3);
+    assert_eq!(copy(2, 0)[3..], [(2, 0), (2, 1)]);
+    assert_eq!(copy(2, 2).len(), slots * laps);
+
+    // By threads at once, each for a part of the slots: nothing stays behind.
+    let (slots, laps) = (8, 2000);
+    let turn = Turn::new(slots);
+    let count = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for first in 0..2 {
+            let (turn, count) = (&turn, &count);
+            scope.spawn(move || {
+                for (lap, slot) in
+                    (1..=laps).flat_map(|lap| (first..slots).step_by(2).map(move |s| (lap, s)))
+                {
+                    turn.copied[slot].store(lap, Ordering::SeqCst);
+                    let give = |_, _| {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        Ok(())
+                    };
+                    turn.give_in_order(give).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(count.into_inner(), slots * laps as usize);
 }
 
 /// Without a kernel, threads end by themselves.

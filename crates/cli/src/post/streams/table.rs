@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::bare::Best;
 use super::rate::Rate;
-use super::{Line, MESSAGE_BYTES};
+use super::{Bare, Line, MESSAGE_BYTES};
 use crate::post::cases::Place;
 use crate::post::table::number;
 
@@ -18,13 +18,13 @@ pub fn render(lines: &[Line]) -> String {
     }
     text.push_str(
         "streams: GB/s of messages of 1 MiB on one queue pair, the window in pinned host memory, the engine on a CPU;\n\
-         bare: the same stores and copies with no protocol around them, by one block and by up to four; times: bare by\n\
-         up to four over the row\n",
+         bare: the same stores and copies with no protocol around them, by one block, by up to four, and by up to four with\n\
+         slots given back in their order; times: bare by up to four over the row\n",
     );
     let width = lines.iter().map(|line| line.row.name().len()).max().unwrap_or(0);
     // A String takes everything.
     let _ = write!(text, "{:<width$} {:<6}", "row", "slots");
-    for head in ["GB/s", "min", "max", "one", "four", "times"] {
+    for head in ["GB/s", "min", "max", "one", "four", "in order", "times"] {
         let _ = write!(text, " {head:>8}");
     }
     text.push('\n');
@@ -37,6 +37,7 @@ pub fn render(lines: &[Line]) -> String {
             rate.max,
             bare.one_block.rate.median,
             bare.up_to_four.rate.median,
+            bare.in_order.rate.median,
             line.times_floor().unwrap_or(0.0),
         ];
         for cell in cells {
@@ -52,9 +53,15 @@ pub fn render(lines: &[Line]) -> String {
             continue;
         }
         said.push(about);
-        let (one, four) = (&line.bare.one_block, &line.bare.up_to_four);
+        let Bare { one_block, up_to_four, in_order } = &line.bare;
         let (name, window) = (about.0.name(), about.1.name);
-        let _ = writeln!(text, "bare {name}, window {window}: {}; {}", how(one), how(four));
+        let ways = [one_block, up_to_four, in_order].map(how);
+        let _ = writeln!(
+            text,
+            "bare {name}, window {window}: {}; in order {}",
+            ways[..2].join("; "),
+            ways[2]
+        );
     }
     text
 }
@@ -92,7 +99,11 @@ pub fn json(line: &Line) -> Value {
         "max": rate.max,
         "floor": bare.up_to_four.rate.median,
         "times_floor": line.times_floor(),
-        "bare": { "one_block": of_best(&bare.one_block), "up_to_four": of_best(&bare.up_to_four) },
+        "bare": {
+            "one_block": of_best(&bare.one_block),
+            "up_to_four": of_best(&bare.up_to_four),
+            "in_order": of_best(&bare.in_order),
+        },
         "verified": line.verified(),
         "wrong": line.wrong(),
     })
@@ -112,18 +123,23 @@ fn of_best(best: &Best) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bare, Mode, rows};
+    use super::super::{Mode, rows};
     use super::*;
     use crate::post::streams::ring::Shape;
 
     fn line(nth: usize, rate: f64, wrong: Option<&str>) -> Line {
         let row = rows(16)[nth];
-        let best = |blocks, rate, wrong: Option<&str>| {
+        let best = |blocks, in_order, rate, wrong: Option<&str>| {
             let (mode, window_bytes) = (row.mode, row.window.bytes);
-            let shape = Shape { mode, window_bytes, slot_bytes: 2048, blocks, threads: 8 };
+            let slot_bytes = 2048;
+            let shape = Shape { mode, window_bytes, slot_bytes, blocks, threads: 8, in_order };
             Best { shape, rate: Rate::new(vec![rate], wrong.map(str::to_owned)) }
         };
-        let bare = Bare { one_block: best(1, 15.0, None), up_to_four: best(4, 20.0, wrong) };
+        let bare = Bare {
+            one_block: best(1, false, 15.0, None),
+            up_to_four: best(4, false, 20.0, wrong),
+            in_order: best(2, true, 12.0, None),
+        };
         Line { row, rate: Rate::new(vec![rate], None), bare }
     }
 
@@ -134,7 +150,7 @@ mod tests {
         let row = "streams push/kernel, window 128KiB, copy threads 3";
         let found = text.lines().find(|l| l.starts_with(row)).unwrap();
         let cells: Vec<_> = found[row.len()..].split_whitespace().collect();
-        assert_eq!(cells, ["4KiB", "8.00", "8.00", "8.00", "15.0", "20.0", "2.50"]);
+        assert_eq!(cells, ["4KiB", "8.00", "8.00", "8.00", "15.0", "20.0", "12.0", "2.50"]);
         let bare = "bare push/kernel, window 128KiB: 1 block, slots of 2 KiB, 8 threads: 15.0 (15.0 to 15.0); 4 blocks";
         assert_eq!(text.matches(bare).count(), 1, "{text}");
         assert!(text.contains("bare push/inband 60+4") && !text.contains("NOT VERIFIED"));
