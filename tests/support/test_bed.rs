@@ -12,6 +12,7 @@ use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::tag;
 use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
 use bellpush::gpu_engine::EngineOptions;
+use bellpush::nic::soft::link::ShmNet;
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Adversary, Engine, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic, NicError, Order, open_verbs};
@@ -209,8 +210,18 @@ pub fn running_nic() -> Arc<dyn Nic> {
         Ok(name) => open_verbs(&name).unwrap_or_else(|e| panic!("{e}")),
         Err(_) => {
             let (offload, adversary) = (offload(None), adversary());
-            let config = SoftConfig { offload, adversary, ..SoftConfig::new(&InProcess::new()) };
-            let nic = SoftNic::open(config).expect("a NIC");
+            let nic = if crate::ENGINE == BY_PACKETS {
+                let net = ShmNet::anonymous(false).expect("memory for packets");
+                let link = Box::new(net.attach_free().expect("an address"));
+                SoftNic::open_on(SoftConfig { adversary, ..SoftConfig::default() }, link)
+            } else {
+                SoftNic::open(SoftConfig {
+                    offload,
+                    adversary,
+                    ..SoftConfig::new(&InProcess::new())
+                })
+            };
+            let nic = nic.expect("a NIC");
             nic.tell_findings(Box::new(|finding, _| panic!("{finding}")));
             nic
         }
@@ -220,15 +231,19 @@ pub fn running_nic() -> Arc<dyn Nic> {
 /// Whether NICs get the engine of `kernels/engine/engine.cuh`. The program says so, in a constant of its root:
 /// a suite that another program takes in then runs on that one's engine, whatever the two are called.
 pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
-    b"cpu" | b"adversary" => false,
+    b"cpu" | b"adversary" | b"adversary by packets" => false,
     b"kernel" => true,
-    _ => panic!("ENGINE is \"cpu\", \"kernel\" or \"adversary\""),
+    _ => panic!("ENGINE is \"cpu\", \"kernel\", \"adversary\" or \"adversary by packets\""),
 };
+/// An adversary on a packet link; a NIC that is stepped by hand has one on the in-process link.
+const BY_PACKETS: &str = "adversary by packets";
 
 /// What takes every freedom that the rules give, where the program wants it; each time with another seed.
 fn adversary() -> Option<Adversary> {
     static SEED: AtomicU64 = AtomicU64::new(1);
-    (crate::ENGINE == "adversary").then(|| Adversary::new(SEED.fetch_add(1, Ordering::Relaxed)))
+    crate::ENGINE
+        .starts_with("adversary")
+        .then(|| Adversary::new(SEED.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// The engine of `kernels/engine/engine.cuh`, where the program wants it: on the host executor, or with

@@ -1,0 +1,23 @@
+//! As `tests/adversary`, where messages go in packets through shared memory, of which the adversary changes the order,
+//! repeats some and loses acknowledgements: the verbs of device code, with the tests of `tests/endpoint`.
+
+#[path = "../support/test_bed.rs"]
+mod test_bed;
+
+#[path = "../endpoint/verbs.rs"]
+mod verbs;
+#[path = "../endpoint/verbs_blocks.rs"]
+mod verbs_blocks;
+#[path = "../endpoint/verbs_bounds.rs"]
+mod verbs_bounds;
+#[path = "../endpoint/verbs_faults.rs"]
+mod verbs_faults;
+#[path = "../endpoint/verbs_immediates.rs"]
+mod verbs_immediates;
+#[path = "../endpoint/verbs_many.rs"]
+mod verbs_many;
+#[path = "../endpoint/verbs_signals.rs"]
+mod verbs_signals;
+
+/// Which engine the NICs have.
+const ENGINE: &str = "adversary by packets";
