@@ -38,6 +38,10 @@ impl Watched {
         let mut gone: Vec<_> =
             calls.iter().filter(|call| matches!(call, Call::Destroy(_))).collect();
         assert!(made > 1 && gone.len() == made, "{calls:?}");
+        gone.sort_unstable_by_key(|call| match call {
+            Call::Destroy(number) => *number,
+            _ => 0,
+        });
         gone.dedup();
         assert_eq!(gone.len(), made, "one twice: {calls:?}");
         let last = calls.iter().rposition(|call| matches!(call, Call::Destroy(_))).unwrap();

@@ -44,14 +44,13 @@ fn values() {
         "--gpu 1 --host-numa far --sizes 8,4KiB --messages 7 --seconds 0.5 \
          --window 1MiB --slot 64 --line 60+4 --engines 2 --copy-threads 0 --qps 4 --seed 9 --json - \
          --credits off \
-         --tearing --source host --dest gpu --timeout-ms 10",
+         --tearing --dest gpu --timeout-ms 10",
     )
     .unwrap();
     assert_eq!((plan.gpu, plan.host_numa), (Gpu::Cuda(1), Some(Numa::Far)));
     assert_eq!(plan.sizes_bytes, [8, 4096]);
     assert_eq!((plan.window_bytes, plan.slot_bytes), (1 << 20, 64));
     assert_eq!((plan.line, plan.dest), (LineFormat::L60S4, Dest::Gpu));
-    assert_eq!(plan.source, Side::Host);
     assert_eq!((plan.engines, plan.qps, plan.seed, plan.messages), (2, 4, 9, 7));
     assert_eq!(plan.copy_threads, Some(0));
     assert!(!plan.credits && plan.tearing);
@@ -78,7 +77,8 @@ fn places_are_named_and_wrong_ones_refused() {
 
 #[test]
 fn an_engine_on_a_gpu_has_its_own_destination_and_no_packets() {
-    let asked = plan("--engine gpu:1 --dest engine --in-flight 64").unwrap();
+    let asked = plan("--engine gpu:1 --dest engine --in-flight 64 --source host").unwrap();
+    assert_eq!(asked.source, Side::Host);
     assert_eq!((asked.engine, asked.dest), (EngineAt::Gpu(1), Dest::Engine));
     assert_eq!((asked.in_flight, asked.dest.side()), (64, Side::Gpu));
     assert_eq!(plan("").unwrap().engine, EngineAt::Host, "control");

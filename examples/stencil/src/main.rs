@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bellpush::abi::wire::{Code, DeviceEndpoint};
 use bellpush::collective::{Bootstrap, Job};
-use bellpush::gpu::{Dims, Executor, Gpu, HostKernel, HostOptions, KernelArgs, Module};
+use bellpush::gpu::{Dims, Executor, Gpu, GpuError, HostKernel, HostOptions, KernelArgs, Module};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::link::UdpLink;
 use bellpush::nic::soft::{SoftConfig, SoftNic};
@@ -117,7 +117,7 @@ fn half(rank: usize, on_host: bool) -> Result<String, Box<dyn Error>> {
     let all = meeting.all_gather(&serde_json::to_vec(&endpoint.address())?)?;
     endpoint.connect(serde_json::from_slice(&all[1 - rank])?)?;
 
-    // 3. The kernel: all steps, each of which waits for the peer's.
+    // 3. The kernel: all steps, each of which waits for the peer's. What fails from here on the peer is told.
     let args = HeatArgs {
         ep: endpoint.device()?,
         u: [u.addr(), v.addr()],
@@ -129,22 +129,41 @@ fn half(rank: usize, on_host: bool) -> Result<String, Box<dyn Error>> {
         right: rank as u64,
         c: C,
     };
-    let kernel = gpu.load(&KERNELS)?.kernel("heat")?;
-    let stream = gpu.stream()?;
-    // SAFETY: the arguments name the memory above, which lives until the stream was found idle. A kernel that does not
-    // end in time ends the program.
-    unsafe { stream.launch(&kernel, Dims::new(1, 128), &args)? };
-    stream.synchronize(COMES)?;
-
-    // 4. What the verbs returned, and every point.
-    let checked = check(&endpoint, &status, if STEPS.is_multiple_of(2) { &u } else { &v }, rank);
-    if let Err(why) = checked {
+    let points = if STEPS.is_multiple_of(2) { &u } else { &v };
+    let ended = run(&gpu, &args).and_then(|()| check(&endpoint, &status, points, rank));
+    if let Err(why) = ended {
         meeting.fail(&why.to_string());
+        if why.is::<Late>() {
+            // Its kernel may still use the memory, which a return would free.
+            eprintln!("stencil: {why}");
+            std::process::exit(1);
+        }
         return Err(why);
     }
     meeting.all_gather(b"all is well")?; // the peer may still wait for this process's acknowledgements
     let side = ["left", "right"][rank];
     Ok(format!("{side}: {HALF} points right after {STEPS} steps on {}", gpu.describe()))
+}
+
+/// A kernel that has not ended in time.
+#[derive(Debug)]
+struct Late(GpuError);
+
+impl std::fmt::Display for Late {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the kernel has not ended: {}", self.0)
+    }
+}
+
+impl Error for Late {}
+
+fn run(gpu: &Arc<Gpu>, args: &HeatArgs) -> Result<(), Box<dyn Error>> {
+    let kernel = gpu.load(&KERNELS)?.kernel("heat")?;
+    let stream = gpu.stream()?;
+    // SAFETY: the arguments name the caller's memory, which lives until the stream was found idle; where it was not, the
+    // caller ends the process.
+    unsafe { stream.launch(&kernel, Dims::new(1, 128), args)? };
+    stream.synchronize(COMES).map_err(|late| Late(late).into())
 }
 
 fn check(

@@ -139,7 +139,7 @@ pub struct BenchArgs {
     ])]
     pub tune: bool,
     /// Memory from which messages are sent
-    #[arg(long, value_name = "gpu|host", default_value = "gpu")]
+    #[arg(long, value_name = "gpu|host", default_value = "gpu", conflicts_with_all = ["remote", "tearing", "post"])]
     pub source: String,
     /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
     #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
@@ -280,8 +280,9 @@ fn meta(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<report::Me
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());
     }
-    // Measured with a window of host memory.
+    // Measured with a window of host memory, from a GPU's.
     if plan.places.window != MemoryPlace::Gpu
+        && plan.source == Side::Gpu
         && let Some(gb_s) = store::rate(bed, plan.window_bytes)?
     {
         meta.notes.push(format!(
@@ -371,7 +372,7 @@ fn row(
             Numa::Near => "near".into(),
             Numa::Far => "far".into(),
         }),
-        source: Some(plan.source),
+        from: Some(plan.source).filter(|side| *side != Side::Gpu),
         dest: Some(plan.dest.side()),
         in_flight: Some(plan.in_flight),
         blocks: path.posted_by_gpu().then_some(plan.blocks),
@@ -411,9 +412,11 @@ fn artefact(bed: &TestBed, plan: &BenchPlan, path: Path, soft: bool) -> Option<S
         );
     }
     (path.data() == Data::Push).then(|| {
-        "the window is host memory, so a push crosses PCIe once and the engine's copy to the \
-         destination stands in for NIC and wire"
-            .into()
+        let times = if plan.source == Side::Host { "twice" } else { "once" };
+        format!(
+            "the window is host memory, so a push crosses PCIe {times} and the engine's copy to the \
+             destination stands in for NIC and wire"
+        )
     })
 }
 

@@ -222,8 +222,9 @@ fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
         Dest::Gpu => (sender.clone(), 1),
         Dest::Engine => (engine_at.clone(), 0),
     };
+    // What is pushed from host memory goes through the sender's GPU, which stores it into the window.
     let (source, there) = match plan.source {
-        Side::Host => ("in host memory".to_string(), 0),
+        Side::Host => ("in host memory".to_string(), usize::from(pushes(plan))),
         Side::Gpu => (format!("on {sender}"), 1),
     };
     let crosses = match (gpu.ordinal(), engine.ordinal()) {
@@ -237,6 +238,11 @@ fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
          host memory) and send CQ on {sender}, unless placed otherwise; source {source}, \
          destination {dest}; {crosses}"
     )
+}
+
+/// Whether any path pushes: what is said of crossings is then of those that do.
+fn pushes(plan: &BenchPlan) -> bool {
+    plan.paths.iter().any(|path| path.has_window())
 }
 
 /// Copy threads that were asked for, or that the machine has cores for where the engine copies at all.

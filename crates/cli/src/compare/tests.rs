@@ -37,6 +37,22 @@ fn ratios_have_the_interval_of_their_repetitions() {
     assert!(all.svg().unwrap().contains("latency_ns_p50"));
 }
 
+/// Messages from host memory are other rows; what says nothing was sent from the GPU's, as it was before there was a choice.
+#[test]
+fn the_source_is_part_of_what_a_row_is() {
+    let from = |from: Value| {
+        let mut row = row(8, 1000.0, 2.0);
+        row["from"] = from;
+        row
+    };
+    let all = |before: Value, after: Value| {
+        Comparison::new(side(json!([before])), side(json!([after]))).rows.len()
+    };
+    assert_eq!(all(row(8, 1000.0, 2.0), from(Value::Null)), 2, "latency and bandwidth");
+    assert_eq!(all(from("host".into()), from("host".into())), 2);
+    assert_eq!(all(from("host".into()), from(Value::Null)), 0);
+}
+
 /// Of two runs and one all are in a row in two of three orders, by chance: no verdict.
 #[test]
 fn what_was_measured_seldom_is_not_judged() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::human::printable;
 use super::row::Row;
 use super::size;
-use super::{Data, Kick, Side};
+use super::{Data, Kick};
 use bellpush::transport::Reach;
 
 /// A label per row: its path, followed by the fields that distinguish it from the other rows of
@@ -39,7 +39,7 @@ const FIELDS: [fn(&Row) -> String; 20] = [
     |r| r.window_bytes.map_or(String::new(), |b| format!("window {}", size::print(b))),
     |r| r.slot_bytes.map_or(String::new(), |b| format!("slot {}", size::print(b))),
     |r| r.host_numa.clone().unwrap_or_default(),
-    |r| if r.source == Some(Side::Host) { "from host".into() } else { String::new() },
+    |r| r.from.map_or(String::new(), |from| format!("from {from}")),
     |r| r.dest.map_or(String::new(), |d| format!("to {d}")),
     |r| r.in_flight.map_or(String::new(), |n| format!("{n} in flight")),
     |r| r.processes.map_or(String::new(), |n| format!("{n} processes")),

@@ -76,7 +76,9 @@ impl Footnotes {
 
     fn texts_of(row: &Row) -> Vec<String> {
         let may_pull = matches!(row.data, Data::Pull | Data::Auto);
-        let by_copy_engine = may_pull && row.engine == Some(Side::Host) && !row.on_host_executor();
+        let from_gpu = row.from != Some(Side::Host);
+        let by_engine = row.engine == Some(Side::Host) && !row.on_host_executor();
+        let by_copy_engine = may_pull && by_engine && from_gpu;
         let standing = by_copy_engine.then(|| PULL_BY_COPY_ENGINE.to_string());
         standing.into_iter().chain(row.artefact.as_deref().map(printable)).collect()
     }
@@ -114,6 +116,10 @@ mod tests {
         results.meta.notes = vec!["mine".into(), SAME_MEMORY.into()];
         assert_eq!(notes(&results), [SAME_MEMORY, "mine"]);
         assert_eq!(Footnotes::of(&results.results).texts(), [PULL_BY_COPY_ENGINE]);
+
+        let mut from_host = results.results.clone();
+        from_host.iter_mut().for_each(|row| row.from = Some(Side::Host));
+        assert!(Footnotes::of(&from_host).texts().is_empty(), "it loads that by itself");
 
         let host = sample("host");
         assert_eq!(notes(&host), [HOST_EXECUTOR, SAME_MEMORY]);

@@ -123,9 +123,9 @@ pub struct Row {
     /// NUMA node of the host memory: `near` or `far` of the GPU, or a number.
     #[serde(default)]
     pub host_numa: Option<String>,
-    /// Side of the source memory; the GPU's where it is not said.
+    /// Side of the memory from which messages were sent, where it was not the GPU's.
     #[serde(default)]
-    pub source: Option<Side>,
+    pub from: Option<Side>,
     /// Side of the destination memory.
     #[serde(default)]
     pub dest: Option<Side>,
@@ -192,7 +192,7 @@ impl Row {
             line: None,
             observer: None,
             host_numa: None,
-            source: None,
+            from: None,
             dest: None,
             in_flight: None,
             processes: None,

@@ -28,7 +28,7 @@ fn parts(results: &Results) -> [Part; 3] {
     }];
     sender.push(if is_host { cpu() } else { format!("host: {}", cpu()) });
 
-    sender.extend(said(rows, |row| row.source.map(|side| format!("from {side} memory"))));
+    sender.extend(said(rows, |row| row.from.map(|side| format!("from {side} memory"))));
 
     let mut nic = vec![meta.nic.name.clone()];
     if meta.nic.software {

@@ -81,7 +81,7 @@ pub trait Accelerator: Send + Sync {
     /// Why it does not run any more.
     fn run(&self, shared: &Shared) -> Result<(), NicError>;
     /// Whether nothing of the kernel runs or is queued. It begins anew at the next [`Accelerator::run`], remembering
-    /// nothing. Never waits.
+    /// nothing. Waits no longer than another's [`Accelerator::run`] takes.
     ///
     /// # Errors
     /// Why it does not end any more.
@@ -237,6 +237,9 @@ impl Offload {
         self.wait_with("confirm a change", done, || {
             if self.out.load(Ordering::Acquire) != 0 {
                 return self.turn();
+            }
+            if self.failed.get().is_some() {
+                return false; // a launch that was given up may run for ever, whatever is queued
             }
             match self.accelerator.rests() {
                 Ok(now) => {

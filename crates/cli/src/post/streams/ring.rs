@@ -259,14 +259,18 @@ struct Turn {
     /// One has given up, and the others need not wait.
     over: AtomicBool,
     /// By slot, the last lap in which it was copied; and how many slots have been given back, of all laps.
-    copied: Vec<AtomicU32>,
-    given: AtomicUsize,
+    copied: Vec<Apart<AtomicU32>>,
+    given: Apart<AtomicUsize>,
 }
+
+/// In a pair of cache lines of its own, as they are fetched: threads that write neighbours do not wait for each other.
+#[repr(align(128))]
+struct Apart<T>(T);
 
 impl Turn {
     fn new(slots: usize) -> Self {
-        let (ready, given) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let copied = (0..slots).map(|_| AtomicU32::new(0)).collect();
+        let (ready, given) = (AtomicUsize::new(0), Apart(AtomicUsize::new(0)));
+        let copied = (0..slots).map(|_| Apart(AtomicU32::new(0))).collect();
         Self { ready, begins: false.into(), over: false.into(), copied, given }
     }
 
@@ -279,13 +283,13 @@ impl Turn {
         loop {
             // One order of this load, those below and the stores before them: of two threads that each copied a slot,
             // one at least sees the other's.
-            let nth = self.given.load(Ordering::SeqCst);
+            let nth = self.given.0.load(Ordering::SeqCst);
             let (lap, slot) = (nth / slots + 1, nth % slots);
-            if (self.copied[slot].load(Ordering::SeqCst) as usize) < lap {
+            if (self.copied[slot].0.load(Ordering::SeqCst) as usize) < lap {
                 return Ok(());
             }
             let next =
-                self.given.compare_exchange(nth, nth + 1, Ordering::SeqCst, Ordering::SeqCst);
+                self.given.0.compare_exchange(nth, nth + 1, Ordering::SeqCst, Ordering::SeqCst);
             if next.is_ok() {
                 give(lap, slot)?;
             }
@@ -373,7 +377,7 @@ impl Host {
                 continue;
             }
             // Release, too: another thread may give it back.
-            turn.copied[slot].store(lap as u32, Ordering::SeqCst);
+            turn.copied[slot].0.store(lap as u32, Ordering::SeqCst);
             turn.give_in_order(give)?;
         }
         Ok(None)

@@ -107,7 +107,7 @@ fn slots_are_given_back_in_order() {
     let turn = Turn::new(slots);
     let mut given = Vec::new();
     let mut copy = |lap: u32, slot: usize| {
-        turn.copied[slot].store(lap, Ordering::SeqCst);
+        turn.copied[slot].0.store(lap, Ordering::SeqCst);
         let give = |lap, slot| {
             given.push((lap, slot));
             Ok(())
@@ -133,7 +133,7 @@ fn slots_are_given_back_in_order() {
                 for (lap, slot) in
                     (1..=laps).flat_map(|lap| (first..slots).step_by(2).map(move |s| (lap, s)))
                 {
-                    turn.copied[slot].store(lap, Ordering::SeqCst);
+                    turn.copied[slot].0.store(lap, Ordering::SeqCst);
                     let give = |_, _| {
                         count.fetch_add(1, Ordering::Relaxed);
                         Ok(())
