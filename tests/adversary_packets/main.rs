@@ -6,12 +6,6 @@ mod test_bed;
 
 #[path = "../endpoint/verbs.rs"]
 mod verbs;
-#[path = "../endpoint/verbs_blocks.rs"]
-mod verbs_blocks;
-#[path = "../endpoint/verbs_bounds.rs"]
-mod verbs_bounds;
-#[path = "../endpoint/verbs_faults.rs"]
-mod verbs_faults;
 #[path = "../endpoint/verbs_immediates.rs"]
 mod verbs_immediates;
 #[path = "../endpoint/verbs_many.rs"]

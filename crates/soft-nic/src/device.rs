@@ -467,6 +467,7 @@ impl Device {
         qp.part_from_senders();
         qp.receives().kill();
         qp.bring_about();
+        self.wait_for_peers(&qp);
         Ok(())
     }
 

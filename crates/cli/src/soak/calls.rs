@@ -186,6 +186,11 @@ impl Bed {
         Ok(())
     }
 
+    /// Whether a queue pair of that end is known to have ended.
+    pub fn has_ended(&self, who: Who) -> bool {
+        self.end(who).failure().is_some()
+    }
+
     /// Tickets that were taken, and those that are complete, of a connection whose kernels count them.
     pub fn tickets(&self, who: Who) -> Result<[u64; 2], Trouble> {
         let mut args = self.args(who)?;

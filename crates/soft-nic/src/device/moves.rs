@@ -80,7 +80,21 @@ impl Device {
         if matches!(to, QpState::Rts | QpState::Sqd) {
             core.wake(qp.qpn.0);
         }
+        drop(core);
+        if to == QpState::Reset {
+            self.wait_for_peers(qp);
+        }
         Ok(())
+    }
+
+    /// Waits until no peer's engine in this process carries out a request that it took up before the queue pair's state
+    /// changed; what an adversary still keeps of those lands. Not under the lock of this queue pair's engine.
+    pub(crate) fn wait_for_peers(&self, qp: &Qp) {
+        if matches!(self.place, Place::InProcess(..)) {
+            // Such an engine has the regions locked for as long as it is at a request.
+            drop(self.mrs.write());
+            qp.land();
+        }
     }
 
     /// Whether a queue pair can have what a move changes besides attributes.

@@ -1,16 +1,19 @@
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::link::{Link, UdpLink};
 use crate::objects::mr::Right;
 use crate::objects::state::ladder;
 use crate::queue::uar::{Kind, Uar};
-use crate::{Engine, SoftConfig, SoftNic};
+use crate::{Engine, InProcess, SoftConfig, SoftNic};
+use bellpush_broken_mem::Telling;
 use bellpush_mem::{HostMem, View};
 use bellpush_nic::queue::HostQp;
 use bellpush_nic::{Access, AddressVector, Connection, Nic, QpAttr};
-use bellpush_wire::wqe::{Opcode, SendWr};
+use bellpush_wire::wqe::{Opcode, Piece, SendWr};
 use bellpush_wire::{Iova, Rkey};
 
 const PORT: u16 = 51_234;
@@ -160,4 +163,49 @@ fn a_record_that_comes_round_after_a_reset_is_new() {
     bed.post();
     bed.up_to(QpState::Rts);
     assert!(bed.is_sent(), "as many blocks as before the reset");
+}
+
+/// A peer's engine looks at the queue pair's state once, and then carries a WRITE out, however long that takes.
+#[test]
+fn a_write_that_a_peers_engine_has_begun_ends_before_a_reset_and_a_destruction_do() {
+    for destroys in [false, true] {
+        let link = InProcess::new();
+        let nic = || SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+        let ((from, mut engines), (to, _idle)) = (nic(), nic());
+        let (sender, receiver) =
+            (Bed::new(from, Vec::new(), 4), Bed::new(to.clone(), Vec::new(), 4));
+        for (here, there) in [(&sender, &receiver), (&receiver, &sender)] {
+            here.qp.reset().unwrap();
+            here.qp.connect(there.qp.address()).unwrap();
+        }
+        let (begun, within) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let tell = {
+            let (begun, within) = (begun.clone(), within.clone());
+            move || {
+                within.store(true, Ordering::SeqCst);
+                begun.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(200));
+                within.store(false, Ordering::SeqCst);
+            }
+        };
+        let memory = HostMem::alloc(64).unwrap();
+        let region = Telling::new(View::new(&memory, 0, 64).unwrap(), Box::new(tell));
+        let mr = to.register(Arc::new(region), Iova(0), Access::ALL).unwrap();
+        let payload = [Piece::Inline(&[7; 8])];
+        let mut host = sender.host;
+        host.send(&SendWr::new(Opcode::RdmaWrite).to(Iova(0), mr.rkey).payload(&payload)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || (0..4).for_each(|now| _ = engines[0].step(now)));
+            let since = Instant::now();
+            while !begun.load(Ordering::SeqCst) {
+                assert!(since.elapsed() < Duration::from_secs(20), "no WRITE");
+                std::thread::yield_now();
+            }
+            match destroys {
+                true => to.destroy_qp(receiver.qp.qpn()).unwrap(),
+                false => receiver.qp.reset().unwrap(),
+            }
+            assert!(!within.load(Ordering::SeqCst), "it goes on behind the end: {destroys}");
+        });
+    }
 }
