@@ -63,7 +63,7 @@ pub struct Peers {
 }
 
 impl Drop for Peers {
-    /// All queue pairs before any memory, as [`Endpoint::end`] says.
+    /// All queue pairs before any memory, as `Endpoint::end` says.
     fn drop(&mut self) {
         self.endpoints.iter().flatten().for_each(Endpoint::end);
     }
