@@ -1,5 +1,5 @@
 //! Compiles `kernel.cu` twice: with the C++ compiler for the host executor, always; with nvcc for
-//! CUDA, where bellpush's own build found one.
+//! CUDA, where bellpush's own build found one. As `custom_kernel`'s: each of the two is to be copied by itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -81,7 +81,7 @@ fn streams_stand_beside_the_bare_exchange() {
     assert_eq!((count("window 128KiB"), count("window 1MiB")), (rows.len() / 2, rows.len() / 2));
     for row in rows {
         assert!(row["unit"] == "GB/s" && row["verified"] == true, "{row}");
-        for best in ["one_block", "up_to_four"] {
+        for best in ["one_block", "up_to_four", "in_order"] {
             let bare = &row["bare"][best];
             assert!(bare["median"].as_f64().unwrap() > 0.0 && bare["threads"] == 1, "{row}");
         }

@@ -261,7 +261,7 @@ pub trait Nic: Send + Sync {
     /// [`NicError::Unsupported`] from a NIC that does not reach that memory, or lays queues out in one piece only.
     fn create_qp(&self, attr: &QpAttr, memory: QueueMemory)
     -> Result<Arc<dyn QueuePair>, NicError>;
-    /// Destroys a queue pair; its memory is not touched after this returns.
+    /// Destroys a queue pair; its memory is not touched after this returns, and no region by what came for it.
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError>;
 }
 

@@ -250,8 +250,9 @@ pub const CASES: &[Case] = &[
     case("stores of a WQE by counters in memory, and a ring", "bp_post_floor_counted", Ggh, Put, ONE, THREAD),
     case("stores of a WQE by counters in memory, and a ring", "bp_post_floor_counted_system", Hhh, Put, ONE,
          THREAD_SYSTEM),
-    case("the same, a thread an SM", "bp_post_floor_counted", Ggh, Put, THREADS, THREAD),
-    case("the same, a thread an SM", "bp_post_floor_counted_system", Hhh, Put, THREADS, THREAD_SYSTEM),
+    case("stores of a WQE by counters in memory, a thread an SM", "bp_post_floor_counted", Ggh, Put, THREADS, THREAD),
+    case("stores of a WQE by counters in memory, a thread an SM", "bp_post_floor_counted_system", Hhh, Put, THREADS,
+         THREAD_SYSTEM),
 ];
 
 /// Rows of signals and values, of puts that do not wait, and of what posts nothing.

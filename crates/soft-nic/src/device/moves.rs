@@ -91,7 +91,8 @@ impl Device {
     /// changed; what an adversary still keeps of those lands. Not under the lock of this queue pair's engine.
     pub(crate) fn wait_for_peers(&self, qp: &Qp) {
         if matches!(self.place, Place::InProcess(..)) {
-            // Such an engine has the regions locked for as long as it is at a request.
+            // Such an engine has the regions locked for as long as it is at requests: a visit's, which end by
+            // `VISIT_BYTES` and the message that goes beyond. Nothing of this device is locked here meanwhile.
             drop(self.mrs.write());
             qp.land();
         }
