@@ -147,7 +147,7 @@ impl View {
 
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn prefetch_line(line: *const u8, intent: Intent) {
+pub(crate) fn prefetch_line(line: *const u8, intent: Intent) {
     use std::arch::asm;
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     match intent {

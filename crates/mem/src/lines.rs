@@ -4,17 +4,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Intent, MemError, View};
 
+#[cfg(target_arch = "x86_64")]
+mod units;
+
 /// How far ahead of the line that is copied the lines are fetched.
 const AHEAD_BYTES: usize = 1024;
 
 impl View {
     /// Joins the first `DATA` bytes of lines of `LINE` bytes from `offset` on into `into`, as long
     /// as the last 4 bytes of a line have `value` in the bits of `mask` (in memory's byte order);
-    /// `into` says how many lines at most. Returns how many were joined; what lies in `into`
-    /// after them is left as it was.
+    /// `into` says how many lines at most. Returns how many were joined; of what lies in `into`
+    /// after them, as many bytes as a line has behind its data may have changed.
     ///
-    /// A line's last 8 bytes are loaded once, with acquire, before its others: the data is what the
-    /// writer stored with, or before, the sequence that was checked.
+    /// A line's last bytes, 16 on a processor with AVX where the line lies at a multiple of that, else 8, are loaded once,
+    /// with acquire, before its others: the data is what the writer stored with, or before, the sequence that was checked.
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`] and [`MemError::Misaligned`] when not all lines lie in the view,
@@ -38,6 +41,16 @@ impl View {
             return Err(MemError::Misaligned { offset, align: 8 });
         }
         self.prefetch(offset, bytes.min(AHEAD_BYTES), Intent::Read);
+        #[cfg(target_arch = "x86_64")]
+        if LINE.is_multiple_of(16)
+            && start.is_multiple_of(16)
+            && !self.mem.is_modelled()
+            && units::at_once()
+        {
+            // SAFETY: as many lines as fit into `into` lie behind `base`, which is a multiple of 16: the mapping begins
+            // with a page.
+            return Ok(unsafe { units::join::<LINE, DATA>(base, (mask, value), into) });
+        }
         let load = |at: usize, order: Ordering| {
             #[cfg(feature = "model")]
             if let Some(model) = self.mem.modelled_word(start + at, 8) {
@@ -91,33 +104,6 @@ impl View {
         Ok(line)
     }
 
-    /// As [`View::join_lines`], with all 4 bytes of a sequence, by loads of 16 bytes where the processor has them and
-    /// the lines lie so. Up to 4 bytes of `into` behind what was joined may have changed.
-    ///
-    /// # Errors
-    /// As [`View::join_lines`].
-    #[inline]
-    pub fn join_units<const LINE: usize, const DATA: usize>(
-        &self,
-        offset: usize,
-        value: u32,
-        into: &mut [u8],
-    ) -> Result<usize, MemError> {
-        const { assert!(LINE.is_multiple_of(16) && DATA + 4 == LINE) };
-        #[cfg(target_arch = "x86_64")]
-        {
-            let bytes = (into.len() / DATA).saturating_mul(LINE);
-            let start = self.at(offset, bytes)?;
-            if start.is_multiple_of(16) && !self.mem.is_far() && !self.mem.is_modelled() {
-                let base = self.mem.at(start, bytes)?;
-                // SAFETY: as many lines as fit into `into` lie behind `base`, which is a multiple of 16: the mapping
-                // begins with a page.
-                return Ok(unsafe { join_units::<LINE, DATA>(base, value, into) });
-            }
-        }
-        self.join_lines::<LINE, DATA>(offset, u32::MAX, value, into)
-    }
-
     /// The same in a device's memory that is far. It is copied twice: sequences that the first copy
     /// has say that the second one has the data.
     fn join_far<const LINE: usize, const DATA: usize>(
@@ -142,89 +128,6 @@ impl View {
     }
 }
 
-/// Joins lines of `LINE` bytes from `base` on: as many as fit into `into`, and end with `value`.
-///
-/// # Safety
-/// So many lines are mapped from `base` on, which is a multiple of 16.
-#[cfg(target_arch = "x86_64")]
-unsafe fn join_units<const LINE: usize, const DATA: usize>(
-    base: *const u8,
-    value: u32,
-    into: &mut [u8],
-) -> usize {
-    use std::arch::asm;
-    use std::arch::x86_64::{
-        __m128i, _mm_and_si128, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_set1_epi32,
-        _mm_storeu_si128,
-    };
-    /// Of a mask of 16 bytes, those of the last word.
-    const LAST: i32 = 0xf000;
-    let units = LINE / 16;
-    // Assembly, so that a concurrent writer changes which bytes are loaded and nothing else. One instruction, whose 16
-    // bytes come at once on processors with AVX; x86-64 keeps loads in order, and so does the compiler these.
-    let load = |line: usize, unit: usize| -> __m128i {
-        let value;
-        // SAFETY: the caller's promise: 16 bytes of a line, aligned to as many.
-        unsafe {
-            asm!(
-                "movdqa {value}, xmmword ptr [{from}]",
-                value = out(xmm_reg) value,
-                from = in(reg) base.wrapping_add(line * LINE + unit * 16),
-                options(nostack, preserves_flags, readonly),
-            );
-        }
-        value
-    };
-    // SAFETY: SSE2 is part of x86-64.
-    let wanted = unsafe { _mm_set1_epi32(value.cast_signed()) };
-    // SAFETY: as above.
-    let fits = |tail: __m128i| unsafe { _mm_cmpeq_epi32(tail, wanted) };
-    // SAFETY: as above.
-    let both = |a: __m128i, b: __m128i| unsafe { _mm_and_si128(a, b) };
-    // SAFETY: as above.
-    let is_all = |mask: __m128i| unsafe { _mm_movemask_epi8(mask) } & LAST == LAST;
-    // A unit of a line's data and, of its last one, 4 bytes that the next line's begin will write over.
-    let store = |into: &mut [u8], at: usize, unit: __m128i| {
-        let to: &mut [u8] = &mut into[at..at + 16];
-        // SAFETY: 16 bytes, of any alignment.
-        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), unit) };
-    };
-    let lines = into.len() / DATA;
-    let mut line = 0;
-    // One branch for four lines, and all their sequences before any of their data.
-    while (line + 4) * DATA + 4 <= into.len() {
-        let tails: [__m128i; 4] = std::array::from_fn(|i| load(line + i, units - 1));
-        let [a, b, c, d] = tails.map(fits);
-        if !is_all(both(both(a, b), both(c, d))) {
-            break;
-        }
-        for (i, tail) in tails.into_iter().enumerate() {
-            let to = (line + i) * DATA;
-            for unit in 0..units - 1 {
-                store(into, to + unit * 16, load(line + i, unit));
-            }
-            store(into, to + (units - 1) * 16, tail);
-        }
-        line += 4;
-    }
-    // What is left, or the four of which one differs, one by one, and nothing behind a line's data.
-    while line < lines {
-        let tail = load(line, units - 1);
-        if !is_all(fits(tail)) {
-            break;
-        }
-        let to = line * DATA;
-        for unit in 0..units - 1 {
-            store(into, to + unit * 16, load(line, unit));
-        }
-        let mut last = [0; 16];
-        store(&mut last, 0, tail);
-        into[to + (units - 1) * 16..to + DATA].copy_from_slice(&last[..12]);
-        line += 1;
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,81 +138,55 @@ mod tests {
         View::new(&mem, 64, 2048).unwrap()
     }
 
-    fn check<const LINE: usize, const DATA: usize>(mask: u32, value: u32) {
-        let view = window();
-        let mut lines: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 256) as u8).collect();
+    /// Lines at a place of the view, whose units of 16 bytes lie aligned or not.
+    fn check<const LINE: usize, const DATA: usize>(from: usize, mask: u32, value: u32) {
+        let view = window().part(from, 1024).unwrap();
+        let mut lines: Vec<u8> = (0..1024u32).map(|i| (i * 7 + i / 256) as u8).collect();
         for line in lines.chunks_exact_mut(LINE) {
             let tail = u32::from_ne_bytes(line[LINE - 4..].try_into().unwrap());
             line[LINE - 4..].copy_from_slice(&(tail & !mask | value).to_ne_bytes());
         }
         view.write(0, &lines).unwrap();
-        for count in [0, 1, 2, 5, 2048 / LINE] {
-            let mut into = vec![0xa5; count * DATA];
-            let joined = view.join_lines::<LINE, DATA>(0, mask, value, &mut into).unwrap();
-            assert_eq!(joined, count);
-            let parts = lines.chunks_exact(LINE).take(count).map(|l| &l[..DATA]);
-            assert_eq!(into, parts.collect::<Vec<_>>().concat());
-        }
-        // A line with another value ends the walk, and nothing from it on is copied.
-        let bad = 2048 / LINE - 2;
-        view.write(bad * LINE + LINE - 4, &(value ^ mask).to_ne_bytes()).unwrap();
-        let mut into = vec![0xa5; 2048 / LINE * DATA];
-        assert_eq!(view.join_lines::<LINE, DATA>(0, mask, value, &mut into).unwrap(), bad);
-        assert!(into[bad * DATA..].iter().all(|&b| b == 0xa5));
-    }
-
-    #[test]
-    fn lines_of_every_size_are_joined_up_to_the_first_other_one() {
-        check::<16, 12>(u32::MAX, 0x0102_0304);
-        check::<16, 14>(0xffff_0000u32.to_le(), 0x0304_0000u32.to_le());
-        check::<64, 60>(u32::MAX, 9);
-    }
-
-    fn check_units<const LINE: usize, const DATA: usize>(value: u32) {
-        let view = window();
-        let mut lines: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 256) as u8).collect();
-        for line in lines.chunks_exact_mut(LINE) {
-            line[DATA..].copy_from_slice(&value.to_ne_bytes());
-        }
-        view.write(0, &lines).unwrap();
         let wanted: Vec<u8> = lines.chunks_exact(LINE).flat_map(|l| &l[..DATA]).copied().collect();
-        let all = 2048 / LINE;
+        let all = 1024 / LINE;
+        let join = |at: usize, into: &mut [u8]| {
+            view.join_lines::<LINE, DATA>(at * LINE, mask, value, into).unwrap()
+        };
+        let is_kept = |rest: &[u8]| rest.iter().skip(LINE - DATA).all(|&b| b == 0xa5);
         for count in [0, 1, 2, 3, 4, 5, 8, 9, all - 1, all] {
             // Behind whole lines there is room for a part of one, or none.
             for more in [0, 3, 4, DATA - 1] {
                 let mut into = vec![0xa5; count * DATA + more];
-                assert_eq!(view.join_units::<LINE, DATA>(0, value, &mut into).unwrap(), count);
+                assert_eq!(join(0, &mut into), count);
                 assert_eq!(into[..count * DATA], wanted[..count * DATA], "{count} and {more}");
-                assert!(into[count * DATA..].iter().skip(4).all(|&b| b == 0xa5));
+                assert!(is_kept(&into[count * DATA..]), "{count} and {more}");
             }
         }
-        // A line with another value ends the walk, wherever it is.
+        // A line of which one bit of the value is another ends the walk, wherever it is.
         for bad in 0..all {
-            view.write(0, &lines).unwrap();
-            view.write(bad * LINE + DATA, &(value ^ 0x100).to_ne_bytes()).unwrap();
+            let bit = mask & 1 << (bad % 4 * 8);
+            let bit = if bit == 0 { 1 << mask.trailing_zeros() } else { bit };
+            let at = bad * LINE + LINE - 4;
+            let tail = u32::from_ne_bytes(lines[at..at + 4].try_into().unwrap());
+            view.write(at, &(tail ^ bit).to_ne_bytes()).unwrap();
             let mut into = vec![0xa5; all * DATA];
-            assert_eq!(view.join_units::<LINE, DATA>(0, value, &mut into).unwrap(), bad);
+            assert_eq!(join(0, &mut into), bad);
             assert_eq!(into[..bad * DATA], wanted[..bad * DATA]);
-            assert!(into[bad * DATA..].iter().skip(4).all(|&b| b == 0xa5), "{bad}");
+            assert!(is_kept(&into[bad * DATA..]), "{bad}");
             // And what was missing is joined behind the rest.
-            view.write(bad * LINE + DATA, &value.to_ne_bytes()).unwrap();
-            let rest = &mut into[bad * DATA..];
-            let joined = view.join_units::<LINE, DATA>(bad * LINE, value, rest).unwrap();
-            assert_eq!((joined, &into), (all - bad, &wanted));
+            view.write(at, &lines[at..at + 4]).unwrap();
+            assert_eq!(join(bad, &mut into[bad * DATA..]), all - bad);
+            assert_eq!(into, wanted);
         }
-        // Lines that lie otherwise are joined as others are.
-        let moved = view.part(8, 1024).unwrap();
-        moved.write(0, &lines[..1024]).unwrap();
-        let mut into = vec![0; 1024 / LINE * DATA];
-        assert_eq!(moved.join_units::<LINE, DATA>(0, value, &mut into).unwrap(), 1024 / LINE);
-        assert_eq!(into, wanted[..into.len()]);
-        assert!(view.join_units::<LINE, DATA>(2048 - LINE + 16, value, &mut into).is_err());
     }
 
     #[test]
-    fn units_are_joined_up_to_the_first_other_line() {
-        check_units::<16, 12>(0x0102_0304);
-        check_units::<64, 60>(9);
+    fn lines_of_every_size_are_joined_up_to_the_first_other_one() {
+        for from in [0, 8, 16] {
+            check::<16, 12>(from, u32::MAX, 0x0102_0304);
+            check::<16, 14>(from, 0xffff_0000u32.to_le(), 0x0304_0000u32.to_le());
+            check::<64, 60>(from, u32::MAX, 9);
+        }
     }
 
     #[test]

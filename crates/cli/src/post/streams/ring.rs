@@ -418,7 +418,7 @@ impl Host {
         let mut have = 0;
         loop {
             let rest = &mut into[have * DATA..];
-            have += self.window.join_units::<LINE, DATA>(at + have * LINE, lap, rest)?;
+            have += self.window.join_lines::<LINE, DATA>(at + have * LINE, u32::MAX, lap, rest)?;
             if have * DATA == into.len() {
                 return Ok(true);
             }
