@@ -97,7 +97,32 @@ BP_DEV void by_ticket(const bp_post_args& a) {
   });
 }
 
-// The same by four lanes of a warp, the first of which rings.
+// The same where a warp takes a ticket for each of its lanes at once, and rings once for them.
+template <fence F>
+BP_DEV void by_tickets(const bp_post_args& a) {
+  constexpr reach R = F == fence::system ? reach::system : reach::gpu;
+  const uint32_t lane = bp::lane();
+  bare(a, [&](const bp_endpoint& ep, uint32_t) {
+    bp_qp_state* state = bp::state_of(ep.qp);
+    uint64_t first = 0;
+    if (lane == 0) first = bp::atomic_add(&state->reserved, 32);
+    first = bp::warp_broadcast(first);
+    store_wqe(a, ep, (uint32_t)first + lane);
+    bp::syncwarp();
+    if (lane == 0) {
+      const uint64_t word = bp::atomic_or(&state->ring, bp::ring_held);
+      bp::fence_before_doorbell<R>();  // all lanes' WQEs before record and doorbell, for the NIC
+      if ((word & bp::ring_held) == 0) {  // one warp: always
+        bp::tell<bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared, R>>(ep.qp, first + 32);
+        // This doorbell before the next one's.
+        bp::st_release_gpu(&state->ring, (first + 32) << bp::ring_shift);
+      }
+    }
+    bp::syncwarp();
+  });
+}
+
+// A WQE by four lanes of a warp, and a ring by the first.
 template <fence F>
 BP_DEV void by_lanes(const bp_post_args& a) {
   const uint32_t lane = bp::lane();
@@ -197,6 +222,7 @@ BP_KERNEL(bp_post_floor_counted, bp_post_args) { by_counters<fence::gpu>(args); 
 BP_KERNEL(bp_post_floor_counted_system, bp_post_args) { by_counters<fence::system>(args); }
 BP_KERNEL(bp_post_floor_ticket, bp_post_args) { by_ticket<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_ticket_system, bp_post_args) { by_ticket<fence::system>(args); }
+BP_KERNEL(bp_post_floor_tickets, bp_post_args) { by_tickets<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_ticket_inband, bp_post_args) { slot_by_ticket(args); }
 BP_KERNEL(bp_post_floor_tickets_inband, bp_post_args) { slots_by_ticket(args); }
 BP_KERNEL(bp_post_floor_lanes, bp_post_args) { by_lanes<fence::gpu>(args); }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::MemoryPlace;
 use super::tuning_file::{EngineSide, Machine, Origin, TuningError};
 use crate::abi::entry::Scope;
 use crate::abi::wire::{CHOICE_BITS, CHOICE_BY_RANGE, CHOICE_CLASSES, CHOICE_RANGES, Choices};
@@ -218,9 +219,13 @@ impl Tuning {
     /// The table for machines on which none was measured: from this project's runs on H200s (docs/results), and for
     /// verbs devices from the PCIe model. A single thread's ranges follow from what it copies; they were not measured.
     pub fn built_in(machine: &Machine) -> Self {
-        use Choice::{Inband, Pull, Push};
+        use Choice::{Inband, Pull, PullBlueflame, Push};
         let (thread, others) = match machine.engine {
             EngineSide::None => return Self::for_all(Ranges::always(Pull)),
+            // The engine reads what lies there by itself; a push has the GPU read it first.
+            EngineSide::Host if machine.region == MemoryPlace::Host => {
+                return Self::for_all(Ranges::of(&[(96 << 10, PullBlueflame)], Pull));
+            }
             EngineSide::Host => (
                 Ranges::of(&[(256, Inband), (1024, Push)], Pull),
                 Ranges::of(&[(2048, Inband), (64 << 10, Push)], Pull),

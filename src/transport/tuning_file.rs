@@ -491,13 +491,25 @@ mod tests {
 
     #[test]
     fn every_machine_has_a_table_built_in() {
-        for engine in [EngineSide::None, EngineSide::Host, EngineSide::Gpu, EngineSide::SameGpu] {
-            let built_in = Tuning::built_in(&Machine { engine, ..machine("A") });
+        let engines = [EngineSide::None, EngineSide::Host, EngineSide::Gpu, EngineSide::SameGpu];
+        for (engine, region) in engines
+            .into_iter()
+            .flat_map(|engine| [MemoryPlace::Gpu, MemoryPlace::Host].map(|region| (engine, region)))
+        {
+            let built_in = Tuning::built_in(&Machine { engine, region, ..machine("A") });
             for ranges in [built_in.thread, built_in.warp, built_in.block] {
                 let again = Ranges::new(ranges.ranges().to_vec()).unwrap();
                 assert_eq!(again, ranges);
-                let inband = ranges.choice(8) == Choice::Inband;
-                assert_eq!(inband, engine != EngineSide::None, "a card has no in-band slots");
+                let chosen = [8, 96 << 10, 1 << 20].map(|bytes| ranges.choice(bytes));
+                match (engine, region) {
+                    // It has no in-band slots.
+                    (EngineSide::None, _) => assert_eq!(chosen, [Choice::Pull; 3]),
+                    (EngineSide::Host, MemoryPlace::Host) => {
+                        let wanted = [Choice::PullBlueflame, Choice::PullBlueflame, Choice::Pull];
+                        assert_eq!(chosen, wanted, "the engine reads it by itself");
+                    }
+                    _ => assert_eq!([chosen[0], chosen[2]], [Choice::Inband, Choice::Pull]),
+                }
             }
         }
     }
