@@ -2,9 +2,10 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bellpush::abi::wire::{Code, DeviceEndpoint};
-use bellpush::gpu::{Dims, Executor, Gpu, HostKernel, HostOptions, KernelArgs, Module};
+use bellpush::gpu::{Dims, Executor, Gpu, HostKernel, HostOptions, KernelArgs, Module, Stream};
 use bellpush::transport::{Endpoint, Memory};
 use bytemuck::{Pod, Zeroable};
 
@@ -62,6 +63,15 @@ pub const ARRIVED_BYTES: usize = Y_BYTES + BLOCKS as usize * 8;
 pub const RESULT_BYTES: usize = 2048;
 const SUMS: usize = 1024;
 const A: f32 = 3.0;
+
+/// Waits for a stream's kernels. One that does not end in time, or fails, ends the process: it may still use memory
+/// that a return would free.
+pub fn until_idle(stream: &Stream, within: Duration) {
+    if let Err(why) = stream.synchronize(within) {
+        eprintln!("custom_kernel: {why}");
+        std::process::exit(1);
+    }
+}
 
 /// Blocks and threads of both kernels.
 pub fn dims() -> Dims {

@@ -17,7 +17,7 @@ use bellpush::gpu::Gpu;
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Endpoint, Options};
-use kernels::{BLOCKS, Consumer, KERNELS, PATH, Producer, dims, open};
+use kernels::{BLOCKS, Consumer, KERNELS, PATH, Producer, dims, open, until_idle};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -61,14 +61,14 @@ fn run(gpu: &Arc<Gpu>) -> Result<String, Box<dyn Error>> {
     let (put, sum) = (module.kernel("saxpy_and_put")?, module.kernel("wait_and_sum")?);
     let (here, there) = (gpu.stream()?, gpu.stream()?);
     let (produce, consume) = (producer.args(&sender)?, consumer.args(&receiver)?);
-    // SAFETY: the arguments name the memory above, which lives until both streams were found idle. A kernel
-    // that fails to end in time ends the program.
+    // SAFETY: the arguments name the memory above, which lives until both streams were found idle; a kernel
+    // that does not end in time ends the program.
     unsafe {
         there.launch(&sum, dims(), &consume)?;
         here.launch(&put, dims(), &produce)?;
     }
-    here.synchronize(Duration::from_secs(30))?;
-    there.synchronize(Duration::from_secs(30))?;
+    until_idle(&here, Duration::from_secs(30));
+    until_idle(&there, Duration::from_secs(30));
 
     // 4. What the verbs returned, and the numbers.
     producer.check(&sender)?;

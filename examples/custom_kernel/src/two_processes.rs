@@ -11,7 +11,7 @@ use bellpush::nic::soft::link::UdpLink;
 use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::transport::{Address, Endpoint, Memory, Options};
 
-use crate::kernels::{BLOCKS, Consumer, KERNELS, PATH, Producer, dims};
+use crate::kernels::{BLOCKS, Consumer, KERNELS, PATH, Producer, dims, until_idle};
 
 /// Where the receiver waits for the sender.
 const MEETING: &str = "127.0.0.1:29411";
@@ -74,7 +74,7 @@ fn wait_and_sum(
     let stream = gpu.stream()?;
     // SAFETY: the arguments name memory that lives until the stream was found idle, or the program ends.
     unsafe { stream.launch(&kernel, dims(), &consumer.args(endpoint)?)? };
-    stream.synchronize(COMES)?;
+    until_idle(&stream, COMES);
     consumer.check(endpoint)
 }
 
@@ -96,6 +96,6 @@ fn saxpy_and_put(
     let stream = gpu.stream()?;
     // SAFETY: the arguments name memory that lives until the stream was found idle, or the program ends.
     unsafe { stream.launch(&kernel, dims(), &producer.args(endpoint)?)? };
-    stream.synchronize(COMES)?;
+    until_idle(&stream, COMES);
     producer.check(endpoint)
 }
