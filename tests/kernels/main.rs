@@ -8,6 +8,7 @@ mod device;
 #[cfg(feature = "bench-kernels")]
 mod executor;
 mod loom_ring;
+mod observers;
 mod spin;
 mod tsan;
 mod window;
