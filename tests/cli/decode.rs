@@ -173,13 +173,16 @@ fn what_is_live_ends_by_itself_and_refuses_what_is_none() {
     let path = folder.path().join("nic");
     let place = path.to_str().unwrap();
     let since = std::time::Instant::now();
-    fs::write(&path, "bellpush-record 1\n").unwrap();
+    fs::write(&path, "bellpush-record 2\n").unwrap();
     let output = decode(&["live", place, "--seconds", "1", "--json"]);
     assert_eq!((output.status.code(), text(&output).as_str()), (Some(0), "[]\n"));
     assert!(since.elapsed().as_secs() >= 1);
     fs::write(&path, "something else entirely").unwrap();
     let line = refused(&decode(&["live", place]));
     assert!(line.contains("not a recording of this version"), "{line}");
+    fs::write(&path, "bellpush-record 1\n").unwrap();
+    let line = refused(&decode(&["live", place]));
+    assert!(line.contains("of format 1, and this bellpush reads format 2"), "{line}");
     let line = refused(&decode(&["live", folder.path().to_str().unwrap()]));
     assert!(line.contains("not a file"), "{line}");
     assert!(refused(&decode(&["live", "/nowhere"])).contains("No such file"));

@@ -253,9 +253,13 @@ fn damaged_recordings_are_refused_or_differ_and_end() {
         let _ = compare([&files[0], &file]);
         played
     };
-    for bad in [&b""[..], b"bellpush-record 2\n", &bytes[..10], &[0xff; 100]] {
+    for bad in
+        [&b""[..], b"bellpush-record 1\n", b"bellpush-record 3\n", &bytes[..10], &[0xff; 100]]
+    {
         assert!(play(bad).is_err());
     }
+    let older = play(&[b"bellpush-record 1\n", &bytes[18..]].concat()).unwrap_err();
+    assert!(older.to_string().contains("of format 1, and"), "{older}");
     // Who wrote it was ended, anywhere.
     for length in (30..bytes.len()).step_by(bytes.len() / 50) {
         let _ = play(&bytes[..length]);

@@ -46,6 +46,23 @@ pub unsafe trait Dma: Send + Sync {
     /// Copies bytes out of the memory.
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError>;
 
+    /// A word of 4 or 8 bytes, in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`Dma::read`].
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
+        load_by_read(bytes, |word| self.read(offset, word))
+    }
+
+    /// As [`Dma::load`] of 8 bytes, by one who has seen the word before and looks whether it changed.
+    ///
+    /// # Errors
+    /// As [`Dma::read`].
+    fn poll(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        let _ = seen;
+        self.load(offset, 8)
+    }
+
     /// Copies bytes into the memory.
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError>;
 
@@ -103,6 +120,21 @@ pub unsafe trait Dma: Send + Sync {
             self.write(offset + start, piece)
         })
     }
+}
+
+/// A word of 4 or 8 bytes by a copy of it.
+pub(crate) fn load_by_read(
+    bytes: usize,
+    read: impl FnOnce(&mut [u8]) -> Result<(), MemError>,
+) -> Result<u64, MemError> {
+    if bytes == 4 {
+        let mut word = [0; 4];
+        read(&mut word)?;
+        return Ok(u32::from_ne_bytes(word).into());
+    }
+    let mut word = [0; 8];
+    read(&mut word)?;
+    Ok(u64::from_ne_bytes(word))
 }
 
 /// Bytes that go through a buffer at once.

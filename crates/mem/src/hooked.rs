@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::dma::load_by_read;
 use crate::host::Owner;
 use crate::{Dma, HostMem, MemError, PAGE_BYTES, View};
 
@@ -16,6 +17,24 @@ pub trait Hook: Send + Sync {
     /// # Errors
     /// What the memory says.
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError>;
+
+    /// As [`Hook::read`], of a word of 4 or 8 bytes, in the machine's byte order.
+    ///
+    /// # Errors
+    /// What the memory says.
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
+        load_by_read(bytes, |word| self.read(offset, word))
+    }
+
+    /// As [`Hook::load`] of 8 bytes, by one who has seen the word before, looks whether it changed, and looks no second
+    /// time until something else has happened.
+    ///
+    /// # Errors
+    /// What the memory says.
+    fn poll(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        let _ = seen;
+        self.load(offset, 8)
+    }
 
     /// Puts `from` there. A word of 4 or 8 bytes that is naturally aligned is written at once, and after what the
     /// caller has written before (release).
@@ -74,6 +93,16 @@ unsafe impl Dma for Hooked {
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
         self.check(offset, into.len())?;
         self.hook.read(offset, into)
+    }
+
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
+        self.check(offset, bytes)?;
+        self.hook.load(offset, bytes)
+    }
+
+    fn poll(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        self.check(offset, 8)?;
+        self.hook.poll(offset, seen)
     }
 
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {

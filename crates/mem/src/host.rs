@@ -284,14 +284,6 @@ impl HostMem {
         self.check(offset, bytes)
     }
 
-    /// A word of memory that is far.
-    fn far_word<const N: usize>(&self, offset: usize) -> Result<[u8; N], MemError> {
-        self.check_far(offset, N)?;
-        let mut word = [0; N];
-        self.read(offset, &mut word)?;
-        Ok(word)
-    }
-
     #[inline]
     fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, MemError> {
         // SAFETY: in bounds, aligned, and lives as long as `self`; an atomic may be shared.
@@ -311,8 +303,9 @@ impl HostMem {
         if let Some(model) = self.modelled_word(offset, 4) {
             return Ok(model.load_u32(offset, order));
         }
-        if self.is_far() {
-            return Ok(u32::from_ne_bytes(self.far_word(offset)?));
+        if let Some(far) = self.as_far() {
+            self.check_far(offset, 4)?;
+            return Ok(far.load(offset, 4)? as u32);
         }
         Ok(self.atomic_u32(offset)?.load(order))
     }
@@ -340,10 +333,23 @@ impl HostMem {
         if let Some(model) = self.modelled_word(offset, 8) {
             return Ok(model.load_u64(offset, order));
         }
-        if self.is_far() {
-            return Ok(u64::from_ne_bytes(self.far_word(offset)?));
+        if let Some(far) = self.as_far() {
+            self.check_far(offset, 8)?;
+            return far.load(offset, 8);
         }
         Ok(self.atomic_u64(offset)?.load(order))
+    }
+
+    /// As [`HostMem::load_u64`] with acquire, by one who has seen the word before and looks whether it changed.
+    #[inline]
+    pub fn poll_u64(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        match self.as_far() {
+            Some(far) if !self.is_modelled() => {
+                self.check_far(offset, 8)?;
+                far.poll(offset, seen)
+            }
+            _ => self.load_u64(offset, Ordering::Acquire),
+        }
     }
 
     /// Atomic 8-byte store, in the machine's byte order.

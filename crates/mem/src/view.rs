@@ -32,6 +32,16 @@ impl View {
         self.mem.load_u64(self.at(offset, 8)?, order)
     }
 
+    /// As [`View::load_u64`] with acquire, by one who has seen the word before, looks whether it changed, and looks no
+    /// second time until something else has happened.
+    ///
+    /// # Errors
+    /// As [`View::load_u32`].
+    #[inline]
+    pub fn poll_u64(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        self.mem.poll_u64(self.at(offset, 8)?, seen)
+    }
+
     /// Atomic 8-byte store, in the machine's byte order.
     ///
     /// # Errors

@@ -526,7 +526,7 @@ fn almost(kind: Kind) -> Vec<u8> {
         Kind::Doorbell | Kind::Dbr => ring()[..8].to_vec(),
         Kind::Packet => packets[0].clone(),
         Kind::Pcap => next_generation(&packets, false),
-        Kind::Record | Kind::Live => b"bellpush-record 1\n".to_vec(),
+        Kind::Record | Kind::Live => b"bellpush-record 2\n".to_vec(),
     }
 }
 

@@ -143,8 +143,8 @@ pub trait Link: Send {
         most: usize,
         each: &mut dyn FnMut(&InPlace<'_>),
     ) -> Result<usize, LinkError> {
-        self.recv(now_ns, most, &mut |Received { envelope, bytes }| {
-            each(&InPlace { envelope, head: bytes, shared: None });
+        self.recv(now_ns, most, &mut |&Received { ref envelope, bytes, checked }| {
+            each(&InPlace { envelope, head: bytes, shared: None, checked });
         })
     }
 
@@ -403,6 +403,8 @@ pub struct Received<'a> {
     pub envelope: Envelope,
     /// BTH to ICRC. A private copy: nobody changes it any more.
     pub bytes: &'a [u8],
+    /// Whether its ICRC was found right already; `false`: nobody has looked, or it was not.
+    pub checked: bool,
 }
 
 /// What a link has done since it was opened.

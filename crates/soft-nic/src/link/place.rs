@@ -91,6 +91,8 @@ pub struct InPlace<'a> {
     pub head: &'a [u8],
     /// All of a packet that is in shared memory.
     pub shared: Option<Shared<'a>>,
+    /// As of [`Received`](super::Received).
+    pub checked: bool,
 }
 
 impl InPlace<'_> {

@@ -314,7 +314,10 @@ impl Port {
             if !*up {
                 return counters.dropped(DropReason::PortDown);
             }
-            if *icrc && let Err(error) = Packet::check(it.head, it.envelope) {
+            if *icrc
+                && !it.checked
+                && let Err(error) = Packet::check(it.head, it.envelope)
+            {
                 return counters.dropped(reason(&error));
             }
             let parsed = Headers::parse(it.head, it.bytes());
@@ -345,7 +348,7 @@ impl Port {
             true => self.link.recv_in_place(self.now_ns, RX_PACKETS, &mut take),
             false => self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {
                 let (envelope, head) = (&received.envelope, received.bytes);
-                take(&InPlace { envelope, head, shared: None });
+                take(&InPlace { envelope, head, shared: None, checked: received.checked });
             }),
         };
         let came = came.unwrap_or_else(|_| {

@@ -64,7 +64,7 @@ impl Link for Changing {
     ) -> Result<usize, LinkError> {
         let mut whole = vec![0; self.bytes];
         self.memory.read(0, &mut whole)?;
-        each(&Received { envelope: envelope(), bytes: &whole });
+        each(&Received { envelope: envelope(), bytes: &whole, checked: false });
         Ok(1)
     }
 
@@ -78,7 +78,7 @@ impl Link for Changing {
         self.memory.read(0, &mut head)?;
         self.memory.fill(0, HEAD, 0xff)?;
         let shared = Some(Shared::new(&self.memory, 0, self.bytes));
-        each(&InPlace { envelope: &envelope(), head: &head, shared });
+        each(&InPlace { envelope: &envelope(), head: &head, shared, checked: false });
         Ok(1)
     }
 

@@ -115,8 +115,10 @@ impl Uar {
 
     #[inline]
     fn look(&mut self, register: usize, rung: &mut Rung) -> bool {
-        let word = self.load(register);
-        let changed = word != self.seen[register];
+        let (offset, seen) = (UAR_DOORBELL_OFFSETS[register], self.seen[register]);
+        // Acquire, as of `load`.
+        let word = self.page.poll_u64(offset, seen).unwrap_or(0);
+        let changed = word != seen;
         if changed {
             self.seen[register] = word;
             rung[register] = Some(word);
@@ -162,7 +164,7 @@ impl ArmPage {
     /// the records tell the rest.
     pub(crate) fn poll(&mut self) {
         // Acquire: the arm record was written before.
-        let word = self.page.load_u64(UAR_CQ_DOORBELL_OFFSET, Ordering::Acquire).unwrap_or(0);
+        let word = self.page.poll_u64(UAR_CQ_DOORBELL_OFFSET, self.seen).unwrap_or(0);
         if word != self.seen {
             self.seen = word;
             self.cqs.iter().filter_map(Weak::upgrade).for_each(|cq| cq.armed());

@@ -22,7 +22,7 @@ pub(crate) fn outside<T>(
     outcome: impl FnOnce(&T) -> Outcome,
 ) -> Result<T, NicError> {
     let Some(recorder) = recorder.filter(|recorder| !recorder.is_ours()) else { return run() };
-    let turn = recorder.call(|_| call());
+    let turn = recorder.call(call());
     let result = run();
     recorder.done(turn, result.as_ref().map_or(Outcome::Refused, outcome));
     result
@@ -44,7 +44,7 @@ pub(crate) mod hooked {
 
     /// A view whose accesses are seen.
     pub(crate) fn view(recorder: &Arc<Recorder>, view: &View) -> (Place, View) {
-        let region = number(recorder);
+        let region = recorder.number_region();
         let place = Place {
             region,
             addr: view.mem().addr(),
@@ -53,12 +53,6 @@ pub(crate) mod hooked {
             len: view.len() as u64,
         };
         (place, tap::queue(recorder, region, view))
-    }
-
-    fn number(recorder: &Recorder) -> u32 {
-        let mut log = recorder.log();
-        log.regions += 1;
-        log.regions - 1
     }
 
     /// A CQ's memory, and the call that makes one of it.
@@ -130,7 +124,7 @@ pub(crate) mod hooked {
     ) -> (Call, Reregister) {
         let (pd, access) = (change.pd.as_ref().map(|pd| pd.number()), change.access);
         let memory = change.memory.map(|(memory, iova)| {
-            let region = number(recorder);
+            let region = recorder.number_region();
             let (addr, bytes) = (memory.place().unwrap_or(0), memory.bytes() as u64);
             ((region, addr, bytes, iova.0), (tap::region(recorder, region, memory), iova))
         });
@@ -147,7 +141,7 @@ pub(crate) mod hooked {
         (iova, access): (Iova, Access),
         tag: Option<u8>,
     ) -> (Call, Arc<dyn Dma>) {
-        let region = number(recorder);
+        let region = recorder.number_region();
         let (addr, bytes) = (memory.place().unwrap_or(0), memory.bytes() as u64);
         let call = RegisterCall { pd, region, addr, bytes, iova: iova.0, access, tag };
         (Call::Register(call), tap::region(recorder, region, memory))

@@ -73,7 +73,7 @@ impl Reading {
             }
             Event::Wrote { region, bytes, .. } => self.wrote(*region, bytes),
             Event::Went { to, bytes, payload, .. } => {
-                let len = payload.map_or(0, |tail| tail.len.min(u16::MAX.into()));
+                let len = payload.map_or(0, |len| len.min(u16::MAX.into()));
                 self.went(*to, bytes, len as usize);
             }
             Event::Told(event) => {

@@ -11,8 +11,9 @@ use bellpush_wire::roce::{Envelope, Fields};
 use bellpush_wire::umr::Part;
 use bellpush_wire::{Iova, Lkey, Rkey};
 
-/// Begins a recording; the version is the last character.
-pub(super) const MAGIC: &[u8; 18] = b"bellpush-record 1\n";
+/// Begins a recording; the version is the last character before the line's end. 2: of a packet whose payload is left
+/// out there is no hash.
+pub(super) const MAGIC: &[u8; 18] = b"bellpush-record 2\n";
 
 /// What the NIC was made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,26 @@ pub(crate) struct Header {
     /// Text of the fault script, and which of the process's devices this is.
     pub script: Option<(String, usize)>,
     pub adversary: Option<String>,
+}
+
+#[cfg(test)]
+impl Header {
+    /// Of a NIC that there is none of.
+    pub(crate) fn of_tests() -> Self {
+        Self {
+            seed: 1,
+            whole: false,
+            address: [127, 0, 0, 1].into(),
+            mtu: 4096,
+            src_port: 4791,
+            carries: Carries::ALL,
+            has_icrc: true,
+            joins: false,
+            share: None,
+            script: None,
+            adversary: None,
+        }
+    }
 }
 
 /// A view: where it lies in memory that is hooked.
@@ -273,7 +294,7 @@ pub(crate) enum Outcome {
     Keys(u32, u32),
 }
 
-/// What is there of bytes of which there may be a hash alone.
+/// What is there of bytes that are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tail {
     pub len: u32,
@@ -337,12 +358,13 @@ pub(super) enum Event<'a> {
         offset: u64,
         len: u64,
     },
-    /// A packet came: BTH to ICRC, or all but its payload.
+    /// A packet came: BTH to ICRC, or its headers, [`super::HEAD`] bytes of its payload, and how many follow: their hash
+    /// stands where they are written.
     Came {
         envelope: Envelope,
         #[serde(serialize_with = "at_once")]
         bytes: &'a [u8],
-        payload: Option<Tail>,
+        payload: Option<u32>,
         sound: bool,
     },
     /// The link took a packet.
@@ -351,7 +373,7 @@ pub(super) enum Event<'a> {
         fields: Fields,
         #[serde(serialize_with = "at_once")]
         bytes: &'a [u8],
-        payload: Option<Tail>,
+        payload: Option<u32>,
     },
     /// It took no more.
     Full {

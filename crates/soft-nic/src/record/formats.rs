@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::event::MAGIC;
-use super::event::{Call, Event, Header, Outcome, Place, SrqSort, Tail};
-use super::reader::{RecordingError, broken, event_at};
+use super::event::{Call, Event, Header, Outcome, Place, SrqSort};
+use super::reader::{RecordingError, broken, event_at, not_ours};
 use bellpush_nic::{Order, QpType};
 use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
@@ -277,10 +277,10 @@ impl Reading {
         sent: bool,
         envelope: Option<Envelope>,
         bytes: &[u8],
-        payload: Option<Tail>,
+        payload: Option<u32>,
     ) -> (Format, Vec<u8>) {
         let mut whole = bytes.to_vec();
-        let left_out = payload.map(|tail| tail.len.min(u32::from(u16::MAX)));
+        let left_out = payload.map(|len| len.min(u32::from(u16::MAX)));
         if let Some(len) = left_out {
             // Headers and perhaps the payload's first bytes are there; what is not is zero.
             whole.resize(bytes.len() + (len as usize).next_multiple_of(4) + 4, 0);
@@ -386,7 +386,7 @@ impl Following {
         if self.reading.is_none() {
             let magic = self.rest.len().min(MAGIC.len());
             if self.rest[..magic] != MAGIC[..magic] {
-                return Err(RecordingError::NotOne);
+                return Err(not_ours(&self.rest));
             }
             match postcard::take_from_bytes(&self.rest[magic..]) {
                 Ok((header, rest)) => {

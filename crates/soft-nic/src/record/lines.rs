@@ -19,9 +19,9 @@ fn tail(tail: Tail) -> String {
 }
 
 /// A packet: opcode, queue pair, PSN, what it answers, lengths.
-pub(super) fn packet(bytes: &[u8], payload: Option<Tail>) -> String {
+pub(super) fn packet(bytes: &[u8], payload: Option<u32>) -> String {
     // One whose payload is elsewhere ends with its headers: put something in the payload's place.
-    let len = payload.map_or(0, |tail| tail.len.min(u16::MAX.into()) as usize);
+    let len = payload.map_or(0, |len| len.min(u16::MAX.into()) as usize);
     let mut whole = bytes.to_vec();
     if payload.is_some() {
         whole.resize(bytes.len() + len.next_multiple_of(4) + 4, 0);

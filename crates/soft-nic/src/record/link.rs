@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::event::{Event, Tail};
+use super::event::Event;
 use super::log::Recorder;
-use super::tap::tail;
 use super::{HEAD, SHORT};
 use crate::link::{Link, LinkCounters, LinkError, Received, TxBatch};
 use bellpush_wire::roce::{ICRC_BYTES, Packet};
@@ -21,8 +20,8 @@ impl<L: Link> Recorded<L> {
     }
 }
 
-/// What of a packet is written down: all of it, or its headers, [`HEAD`] bytes of its payload, and the hash of the rest.
-pub(super) fn split(packet: &[u8], whole: bool) -> (&[u8], Option<Tail>) {
+/// What of a packet is written down: all of it, or its headers, [`HEAD`] bytes of its payload, and how many follow.
+pub(super) fn split(packet: &[u8], whole: bool) -> (&[u8], Option<u32>) {
     if whole || packet.len() <= SHORT {
         return (packet, None);
     }
@@ -32,7 +31,7 @@ pub(super) fn split(packet: &[u8], whole: bool) -> (&[u8], Option<Tail>) {
     let pad = usize::from(parsed.headers.bth.pad);
     match rest.checked_sub(pad + ICRC_BYTES) {
         Some(headers) if parsed.payload.len() >= HEAD => {
-            (&packet[..headers + HEAD], Some(tail(&parsed.payload[HEAD..])))
+            (&packet[..headers + HEAD], Some((parsed.payload.len() - HEAD) as u32))
         }
         _ => (packet, None),
     }
@@ -43,36 +42,32 @@ impl<L: Link> Link for Recorded<L> {
 
     fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
         let taken = self.inner.take_port(port);
-        if self.recorder.is_ours() {
-            self.recorder.log().say(&Event::Port { port, granted: taken.is_ok() });
-        }
+        self.recorder.say(&Event::Port { port, granted: taken.is_ok() });
         taken
     }
 
     fn is_up(&mut self) -> bool {
         let up = self.inner.is_up();
-        let mut log = self.recorder.log();
-        if log.up != Some(up) && self.recorder.is_ours() {
-            log.up = Some(up);
-            log.say(&Event::Up(up));
-        }
+        self.recorder.with(|log| {
+            if log.up.replace(up) != Some(up) {
+                log.say(&Event::Up(up));
+            }
+        });
         up
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         let sent = self.inner.send(now_ns, batch);
-        // A NIC that ends sends its farewells when nobody writes any more.
-        if !self.recorder.is_ours() {
-            return sent;
-        }
-        let mut log = self.recorder.log();
-        for packet in batch.taken(*sent.as_ref().unwrap_or(&0)) {
-            let (bytes, payload) = split(packet.bytes, self.recorder.whole);
-            log.say(&Event::Went { to: packet.to, fields: packet.fields, bytes, payload });
-        }
-        if !batch.is_empty() {
-            log.say(&Event::Full { left: batch.len() as u32 });
-        }
+        // A NIC that ends sends its farewells when nobody writes any more: then nobody has the turn.
+        self.recorder.with(|log| {
+            for packet in batch.taken(*sent.as_ref().unwrap_or(&0)) {
+                let (bytes, payload) = split(packet.bytes, self.recorder.whole);
+                log.say(&Event::Went { to: packet.to, fields: packet.fields, bytes, payload });
+            }
+            if !batch.is_empty() {
+                log.say(&Event::Full { left: batch.len() as u32 });
+            }
+        });
         sent
     }
 
@@ -85,12 +80,14 @@ impl<L: Link> Link for Recorded<L> {
         let (recorder, has_icrc) = (&self.recorder, self.inner.has_icrc());
         self.inner.recv(now_ns, most, &mut |received| {
             let (bytes, payload) = split(received.bytes, recorder.whole);
-            let sound = payload.is_none()
-                || !has_icrc
-                || Packet::check(received.bytes, &received.envelope).is_ok();
             let envelope = received.envelope;
-            recorder.log().say(&Event::Came { envelope, bytes, payload, sound });
-            each(received);
+            let is_looked_at = payload.is_some() && has_icrc && !received.checked;
+            let is_right = is_looked_at && Packet::check(received.bytes, &envelope).is_ok();
+            let sound = is_right || !is_looked_at;
+            recorder.say(&Event::Came { envelope, bytes, payload, sound });
+            // Once is enough.
+            let checked = received.checked || is_right;
+            each(&Received { envelope, bytes: received.bytes, checked });
         })
     }
 

@@ -1,8 +1,13 @@
 //! How events get into a recording.
+//!
+//! Whoever has the turn has the log with it, in its thread: what an engine looks at a million times a second takes no
+//! lock. At the end of a turn, what it said goes to those that wait for the file, where also a thread finds it that
+//! ends the process while another has its turn for ever.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -16,10 +21,21 @@ const BUFFER_BYTES: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// An engine without anything to do brings them there.
 const FLUSH_NS: u64 = 50_000_000;
+/// Bytes that are copied one by one: numbers, which a call would take longer for.
+const FEW: usize = 10;
 
 thread_local! {
-    /// The recorder whose turn this thread has; 0 for none.
-    static HAS_TURN_OF: Cell<u64> = const { Cell::new(0) };
+    static HELD: Held = const {
+        Held { of: Cell::new(0), log: RefCell::new(ManuallyDrop::new(None)) }
+    };
+}
+
+/// The turn that a thread has. It has no destructor: the turn takes the log back, and of a thread that ends within one
+/// nobody can.
+struct Held {
+    /// The recorder; 0 for none.
+    of: Cell<u64>,
+    log: RefCell<ManuallyDrop<Option<Box<Log>>>>,
 }
 
 /// Writes a recording.
@@ -27,59 +43,111 @@ pub(crate) struct Recorder {
     /// Tells it from others: not 0.
     id: u64,
     pub(super) whole: bool,
-    turn: Mutex<()>,
+    /// Whose turn it is; the log is here between turns.
+    turn: Mutex<Option<Box<Log>>>,
     /// Calls that wait for a turn: an engine that is busy would starve them.
     waiting: AtomicUsize,
-    log: Mutex<Log>,
+    out: Mutex<Out>,
+    /// Number of the next region; XRC domains so far.
+    regions: AtomicU32,
+    xrcds: AtomicU32,
 }
 
 /// One call or step, of which there is one at a time.
 pub(crate) struct Turn<'a> {
     recorder: &'a Recorder,
-    _held: MutexGuard<'a, ()>,
+    held: MutexGuard<'a, Option<Box<Log>>>,
+    /// The turn of another recorder that the thread is in.
+    outer: (u64, Option<Box<Log>>),
 }
 
 impl Turn<'_> {
     /// The engine begins a step.
     pub(crate) fn begin_step(&self, now_ns: u64) {
-        self.recorder.begin_step(now_ns);
+        self.recorder.with(|log| log.begin_step(now_ns));
     }
 
     /// The step is over. One that leaves nothing behind, in memory or in the engine, need not be told of.
     pub(crate) fn end_step(self, leaves_trace: bool) {
-        self.recorder.end_step(leaves_trace);
+        self.recorder.with(|log| log.end_step(leaves_trace));
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        HAS_TURN_OF.set(0);
-        let mut log = self.recorder.log();
-        if log.out.len() >= BUFFER_BYTES {
-            log.flush();
+        let (of, outer) = std::mem::take(&mut self.outer);
+        HELD.with(|held| {
+            held.of.set(of);
+            *self.held = std::mem::replace(&mut **held.log.borrow_mut(), outer);
+        });
+        if let Some(log) = &mut *self.held
+            && (!log.out.is_empty() || log.is_due)
+        {
+            self.recorder.publish(log);
         }
     }
 }
 
+/// What whoever has the turn knows.
 pub(super) struct Log {
+    /// What this turn said.
     out: Vec<u8>,
-    /// `None` once it could not be written: the NIC goes on without.
-    file: Option<Kept>,
+    /// The turns before said something that may not be in the file yet.
+    is_behind: bool,
+    /// It is time to bring it there.
+    is_due: bool,
     flushed_ns: u64,
     /// The latest time of a step.
     now_ns: u64,
     /// A step of which nothing was said yet.
     step: Option<u64>,
     pub(super) words: tap::Words,
-    /// Number of the next region.
-    pub(super) regions: u32,
     pub(super) up: Option<bool>,
-    /// XRC domains so far.
-    xrcds: u32,
+}
+
+/// Where events are encoded to: the end of a vector. Postcard's own copies each number by a call.
+struct Encoder<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Encoder<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        match bytes.len() {
+            ..=FEW => bytes.iter().for_each(|&byte| self.0.push(byte)),
+            _ => self.0.extend_from_slice(bytes),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 impl Log {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            out: Vec::with_capacity(BUFFER_BYTES),
+            is_behind: false,
+            is_due: false,
+            flushed_ns: 0,
+            now_ns: 0,
+            step: None,
+            words: tap::Words::default(),
+            up: None,
+        })
+    }
+
     /// Writes an event down.
+    #[inline]
     pub(super) fn say(&mut self, event: &Event<'_>) {
         if let Some(now_ns) = self.step.take() {
             self.append(&Event::Step { now_ns });
@@ -88,25 +156,52 @@ impl Log {
     }
 
     fn append(&mut self, event: &Event<'_>) {
-        let out = std::mem::take(&mut self.out);
         // Into memory: nothing that could fail.
-        self.out = postcard::to_extend(event, out).unwrap_or_default();
+        let _ = postcard::serialize_with_flavor(event, Encoder(&mut self.out));
     }
 
-    fn flush(&mut self) {
-        let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(&self.out));
-        self.out.clear();
-        if written.is_err() {
-            self.file = None;
+    fn begin_step(&mut self, now_ns: u64) {
+        self.words.begin();
+        // As the engine does: of two who step it, the one that looked at the clock first may come second.
+        self.now_ns = self.now_ns.max(now_ns);
+        self.step = Some(self.now_ns);
+    }
+
+    fn end_step(&mut self, leaves_trace: bool) {
+        let Some(now_ns) = self.step.take() else { return };
+        if leaves_trace {
+            self.append(&Event::Step { now_ns });
+        } else if self.is_behind && now_ns.saturating_sub(self.flushed_ns) > FLUSH_NS {
+            (self.flushed_ns, self.is_due) = (now_ns, true);
         }
-        self.out.shrink_to(4 * BUFFER_BYTES);
     }
 }
 
-impl Drop for Log {
+/// What waits for the file.
+struct Out {
+    bytes: Vec<u8>,
+    /// `None` once it could not be written: the NIC goes on without.
+    file: Option<Kept>,
+}
+
+impl Out {
+    fn flush(&mut self) {
+        let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(&self.bytes));
+        self.bytes.clear();
+        if written.is_err() {
+            self.file = None;
+        }
+        self.bytes.shrink_to(4 * BUFFER_BYTES);
+    }
+}
+
+impl Drop for Recorder {
     fn drop(&mut self) {
-        self.append(&Event::Closed);
-        self.flush();
+        let turn = self.turn.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut log = turn.take().unwrap_or_else(Log::new);
+        log.append(&Event::Closed);
+        log.is_due = true;
+        self.publish(&mut log);
     }
 }
 
@@ -121,29 +216,28 @@ impl Recorder {
         file.write_all(MAGIC)?;
         let header = postcard::to_stdvec(header).map_err(io::Error::other)?;
         file.write_all(&header)?;
-        let log = Log {
-            out: Vec::with_capacity(2 * BUFFER_BYTES),
-            file: Some(file),
-            flushed_ns: 0,
-            now_ns: 0,
-            step: None,
-            words: tap::Words::default(),
-            regions: 0,
-            up: None,
-            xrcds: 0,
-        };
+        let out = Out { bytes: Vec::with_capacity(2 * BUFFER_BYTES), file: Some(file) };
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             whole: record.whole,
-            turn: Mutex::default(),
+            turn: Mutex::new(Some(Log::new())),
             waiting: AtomicUsize::new(0),
-            log: Mutex::new(log),
+            out: Mutex::new(out),
+            regions: AtomicU32::new(0),
+            xrcds: AtomicU32::new(0),
         })
     }
 
     /// What was written down reaches the file. Not within a step or call of another thread: who has died in one has
-    /// its turn for ever.
+    /// its turn for ever, and what was said in it is lost.
     pub(crate) fn flush(&self) {
+        let own = self.with(|log| {
+            log.is_due = true;
+            self.publish(log);
+        });
+        if own.is_some() {
+            return;
+        }
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let until = Instant::now() + PATIENCE;
         let _held = loop {
@@ -153,29 +247,66 @@ impl Recorder {
             }
         };
         self.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.log().flush();
+        self.out().flush();
     }
 
-    pub(super) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    fn out(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a turn said joins what waits for the file.
+    fn publish(&self, log: &mut Log) {
+        let mut out = self.out();
+        out.bytes.extend_from_slice(&log.out);
+        log.out.clear();
+        log.out.shrink_to(4 * BUFFER_BYTES);
+        log.is_behind = true;
+        if log.is_due || out.bytes.len() >= BUFFER_BYTES {
+            out.flush();
+            (log.is_behind, log.is_due) = (false, false);
+        }
+    }
+
+    /// The log, if this thread is in a call or a step of this recorder's: what it does then is written down.
+    #[inline]
+    pub(super) fn with<R>(&self, use_it: impl FnOnce(&mut Log) -> R) -> Option<R> {
+        HELD.with(|held| {
+            if held.of.get() != self.id {
+                return None;
+            }
+            held.log.try_borrow_mut().ok()?.as_deref_mut().map(use_it)
+        })
+    }
+
+    /// Writes an event down, if this thread is in a call or a step.
+    #[inline]
+    pub(super) fn say(&self, event: &Event<'_>) {
+        self.with(|log| log.say(event));
+    }
+
+    /// A number for a region, from 0.
+    pub(super) fn number_region(&self) -> u32 {
+        self.regions.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A number for an XRC domain, from 1.
     pub(crate) fn number_xrcd(&self) -> u32 {
-        let mut log = self.log();
-        log.xrcds += 1;
-        log.xrcds
+        self.xrcds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether this thread is in a call or a step: what it does then is written down.
+    /// Whether this thread is in a call or a step.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
-        HAS_TURN_OF.get() == self.id
+        HELD.with(|held| held.of.get() == self.id)
     }
 
-    fn begin<'a>(&'a self, held: MutexGuard<'a, ()>) -> Turn<'a> {
-        HAS_TURN_OF.set(self.id);
-        Turn { recorder: self, _held: held }
+    fn begin<'a>(&'a self, mut held: MutexGuard<'a, Option<Box<Log>>>) -> Turn<'a> {
+        let log = held.take();
+        let outer = HELD.with(|place| {
+            let log = std::mem::replace(&mut **place.log.borrow_mut(), log);
+            (place.of.replace(self.id), log)
+        });
+        Turn { recorder: self, held, outer }
     }
 
     /// A turn for a step of the engine; [`Turn::begin_step`] begins it.
@@ -199,41 +330,21 @@ impl Recorder {
         Some(self.begin(held))
     }
 
-    fn begin_step(&self, now_ns: u64) {
-        let mut log = self.log();
-        log.words.begin();
-        // As the engine does: of two who step it, the one that looked at the clock first may come second.
-        log.now_ns = log.now_ns.max(now_ns);
-        log.step = Some(log.now_ns);
-    }
-
-    fn end_step(&self, leaves_trace: bool) {
-        let mut log = self.log();
-        let Some(now_ns) = log.step.take() else { return };
-        if leaves_trace {
-            log.append(&Event::Step { now_ns });
-        } else if !log.out.is_empty() && now_ns.saturating_sub(log.flushed_ns) > FLUSH_NS {
-            log.flushed_ns = now_ns;
-            log.flush();
-        }
-    }
-
     /// A call of the program, by a thread that has no turn; [`Recorder::done`] ends it.
-    pub(super) fn call(&self, call: impl FnOnce(&mut Log) -> Call) -> Turn<'_> {
+    pub(super) fn call(&self, call: Call) -> Turn<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let held = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         let turn = self.begin(held);
-        let mut log = self.log();
-        log.words.begin();
-        let call = call(&mut log);
-        log.say(&Event::Call(call));
-        drop(log);
+        self.with(|log| {
+            log.words.begin();
+            log.say(&Event::Call(call));
+        });
         turn
     }
 
     pub(super) fn done(&self, turn: Turn<'_>, outcome: Outcome) {
-        self.log().say(&Event::Done(outcome));
+        self.say(&Event::Done(outcome));
         drop(turn);
     }
 
@@ -241,16 +352,91 @@ impl Recorder {
     pub(crate) fn gone(&self, number: u32) {
         let call = Call::Gone { number };
         if self.is_ours() {
-            return self.log().say(&Event::Call(call));
+            return self.say(&Event::Call(call));
         }
-        let turn = self.call(|_| call);
+        let turn = self.call(call);
         drop(turn);
     }
 
     /// An asynchronous event.
     pub(crate) fn told(&self, event: crate::objects::events::Event) {
-        if self.is_ours() {
-            self.log().say(&Event::Told(event));
+        self.say(&Event::Told(event));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::record::event_names;
+
+    /// A recorder of a file in a folder that goes with it.
+    pub(in crate::record) fn recorder() -> (Recorder, std::path::PathBuf, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nic");
+        let record = Record { path: path.clone(), whole: false, script: None };
+        (Recorder::new(&record, &Header::of_tests()).unwrap(), path, dir)
+    }
+
+    fn says(recorder: &Recorder, port: u16) {
+        recorder.say(&Event::Port { port, granted: true });
+    }
+
+    #[test]
+    fn what_was_said_in_turns_reaches_the_file_while_another_thread_has_its_turn_for_ever() {
+        let (recorder, path, _dir) = recorder();
+        drop(recorder.call(Call::Pd));
+        std::thread::scope(|scope| {
+            let stuck = || {
+                let turn = recorder.call(Call::Quiesce);
+                says(&recorder, 1);
+                std::mem::forget(turn);
+            };
+            scope.spawn(stuck).join().unwrap();
+        });
+        recorder.flush();
+        assert_eq!(event_names(&path), ["call Pd"]);
+    }
+
+    #[test]
+    fn a_process_that_ends_within_a_turn_does_not_wait_for_it() {
+        let (recorder, path, _dir) = recorder();
+        let turn = recorder.call(Call::Pd);
+        let start = Instant::now();
+        recorder.flush();
+        assert!(start.elapsed() < PATIENCE);
+        assert_eq!(event_names(&path), ["call Pd"]);
+        recorder.done(turn, Outcome::Done);
+        drop(recorder);
+        assert_eq!(event_names(&path), ["call Pd", "  done", "the device is closed"]);
+    }
+
+    #[test]
+    fn a_turn_within_one_of_another_recorder_leaves_that_as_it_was() {
+        let ((one, path, _dir), (other, other_path, _other_dir)) = (recorder(), recorder());
+        let turn = one.call(Call::Pd);
+        let inner = other.call(Call::Quiesce);
+        says(&one, 1); // not this thread's turn now
+        says(&other, 2);
+        drop(inner);
+        says(&one, 3);
+        says(&other, 4);
+        drop(turn);
+        says(&one, 5);
+        drop((one, other));
+        let [first, second] = [&path, &other_path].map(|path| event_names(path));
+        assert_eq!(first, ["call Pd", "  may send from UDP port 3", "the device is closed"]);
+        assert_eq!(second, ["call Quiesce", "  may send from UDP port 2", "the device is closed"]);
+    }
+
+    #[test]
+    fn an_idle_step_brings_to_the_file_what_was_said_long_ago() {
+        let (recorder, path, _dir) = recorder();
+        drop(recorder.call(Call::Pd));
+        for (now_ns, events) in [(1, 0), (FLUSH_NS, 0), (FLUSH_NS + 1, 1)] {
+            let turn = recorder.turn();
+            turn.begin_step(now_ns);
+            turn.end_step(false);
+            assert_eq!(event_names(&path).len(), events, "{now_ns}");
         }
     }
 }

@@ -18,8 +18,9 @@
 //! | `formats` | what of a recording has a format of its own |
 //!
 //! A load that finds what it found before is not written down, nor is a step that loads nothing new, does nothing, and
-//! leaves the engine as it was: an engine looks at its doorbells a million times a second. Payload is written down as a hash
-//! ([`Record::whole`] has it whole): it passes through the NIC, which decides nothing by it.
+//! leaves the engine as it was: an engine looks at its doorbells a million times a second. Payload is written down as a
+//! hash, once, where it is read or written ([`Record::whole`] has it whole): it passes through the NIC, which decides
+//! nothing by it.
 //!
 //! While a NIC records, its engine and the calls of the program take turns.
 
@@ -108,6 +109,14 @@ pub(crate) fn begin(config: &SoftConfig, link: Box<dyn Link>) -> Result<Begun, N
     config.seed = Some(seed);
     let link = Box::new(Recorded::new(link, recorder.clone()));
     Ok((link, config, Some(recorder)))
+}
+
+/// What stands in a recording, an event a line.
+#[cfg(test)]
+fn event_names(path: &std::path::Path) -> Vec<String> {
+    let mut shown = Vec::new();
+    show(std::fs::read(path).unwrap(), &mut shown).unwrap();
+    String::from_utf8(shown).unwrap().lines().skip(1).map(str::to_owned).collect()
 }
 
 /// Hash of bytes that are not there.

@@ -13,6 +13,14 @@ pub enum RecordingError {
     /// It does not begin as one of this version.
     #[error("it is not a recording of this version of bellpush")]
     NotOne,
+    /// It begins as one of another version.
+    #[error("it is a recording of format {found}, and this bellpush reads format {reads} alone")]
+    Version {
+        /// The format's version in the file.
+        found: char,
+        /// The one that is read.
+        reads: char,
+    },
     /// It is damaged, or not what this program writes.
     #[error("byte {at}: {what}")]
     Broken {
@@ -46,7 +54,7 @@ pub(super) struct Recording {
 
 impl Recording {
     pub(super) fn of(bytes: Vec<u8>) -> Result<Self, RecordingError> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(RecordingError::NotOne)?;
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| not_ours(&bytes))?;
         let (header, rest) =
             postcard::take_from_bytes(rest).map_err(|error| broken(MAGIC.len(), error))?;
         let first = bytes.len() - rest.len();
@@ -55,6 +63,18 @@ impl Recording {
 
     pub(super) fn events(&self) -> Events<'_> {
         Events { all: &self.bytes, at: self.first }
+    }
+}
+
+/// Why bytes are refused that do not begin with [`MAGIC`].
+pub(super) fn not_ours(bytes: &[u8]) -> RecordingError {
+    let (name, version) = MAGIC.split_at(MAGIC.len() - 2);
+    let (reads, found) = (version[0], bytes.strip_prefix(name).and_then(|rest| rest.first()));
+    match found {
+        Some(&found) if found != reads && found.is_ascii_alphanumeric() => {
+            RecordingError::Version { found: found.into(), reads: reads.into() }
+        }
+        _ => RecordingError::NotOne,
     }
 }
 

@@ -223,6 +223,23 @@ impl Hook for Prop {
         Ok(())
     }
 
+    fn poll(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        let (mut state, region, at) = (self.stage.state(), self.region, offset as u64);
+        if self.faults(&mut state, offset, 8) {
+            return Err(self.fault(offset, 8));
+        }
+        let changed = state.take(|event| match *event {
+            Event::Word { region: r, offset: o, bytes: 8, value, .. } => {
+                ((r, o) == (region, at)).then_some(value)
+            }
+            _ => None,
+        });
+        if changed.is_some() && state.words.load(region, at, 8).is_some() {
+            state.words.set(region, at, 8, changed);
+        }
+        Ok(changed.unwrap_or(seen))
+    }
+
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         let (mut state, region, at) = (self.stage.state(), self.region, offset as u64);
         if self.faults(&mut state, offset, from.len()) {
@@ -373,11 +390,10 @@ impl Link for PropLink {
             let (to, fields) = (packet.to, packet.fields);
             let went = state.take(|event| match *event {
                 Event::Went { to: t, fields: f, bytes: b, payload: p } => {
-                    let lengths = (p.map(|tail| tail.len), payload.map(|tail| tail.len));
                     // Payload that is there in part comes from memory that is not.
                     let compared = bytes.len() - if payload.is_some() { HEAD } else { 0 };
                     let alike = b.len() == bytes.len() && b[..compared] == bytes[..compared];
-                    ((t, f) == (to, fields) && alike && lengths.0 == lengths.1).then_some(())
+                    ((t, f) == (to, fields) && alike && p == payload).then_some(())
                 }
                 _ => None,
             });
@@ -405,9 +421,9 @@ impl Link for PropLink {
                 Event::Came { envelope, bytes, payload, sound } => {
                     built.clear();
                     built.extend_from_slice(bytes);
-                    if let Some(tail) = payload {
+                    if let Some(len) = payload {
                         // The lengths of packets that were written down have 16 bits.
-                        let len = tail.len.min(u16::MAX.into()) as usize;
+                        let len = len.min(u16::MAX.into()) as usize;
                         built.resize(bytes.len() + len.next_multiple_of(4), 0);
                         let icrc = if has_icrc { icrc(&envelope, built) } else { 0 };
                         let icrc = if sound { icrc } else { !icrc };
@@ -419,7 +435,7 @@ impl Link for PropLink {
             });
             // Not under the lock: what comes is read and written.
             let Some(envelope) = came else { break };
-            each(&Received { envelope, bytes: &self.built });
+            each(&Received { envelope, bytes: &self.built, checked: false });
             count += 1;
         }
         Ok(count)

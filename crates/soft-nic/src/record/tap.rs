@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::event::{Event, Tail};
-use super::log::Recorder;
+use super::log::{Log, Recorder};
 use super::{QUEUE, SHORT, hash};
 use bellpush_mem::{Dma, Hook, Hooked, HostMem, MemError, View};
 
@@ -14,9 +14,16 @@ const MOST_WORDS: usize = 64;
 /// What loads of words found last, by region.
 #[derive(Default)]
 pub(super) struct Words {
-    regions: Vec<Vec<Word>>,
+    regions: Vec<Region>,
     /// Steps and calls so far.
     turn: u64,
+}
+
+#[derive(Default)]
+struct Region {
+    words: Vec<Word>,
+    /// Where the next load finds its word, if they go round as before.
+    next: usize,
 }
 
 struct Word {
@@ -35,6 +42,7 @@ impl Words {
 
     /// A load of a word: which one of this turn it is, and what the last one found. `None` for one of more words than
     /// are known.
+    #[inline]
     pub(super) fn load(
         &mut self,
         region: u32,
@@ -43,18 +51,22 @@ impl Words {
     ) -> Option<(u8, &mut Option<u64>)> {
         let at = region as usize;
         if at >= self.regions.len() {
-            self.regions.resize_with(at + 1, Vec::new);
+            self.regions.resize_with(at + 1, Region::default);
         }
-        let (words, turn) = (&mut self.regions[at], self.turn);
-        let known = words.iter().position(|word| word.offset == offset && word.bytes == bytes);
-        let index = match known {
-            Some(index) => index,
-            None if words.len() == MOST_WORDS => return None,
-            None => {
-                words.push(Word { offset, bytes, value: None, turn: 0, nth: 0 });
-                words.len() - 1
-            }
+        let (Region { words, next }, turn) = (&mut self.regions[at], self.turn);
+        let is_it = |word: &Word| word.offset == offset && word.bytes == bytes;
+        let index = match words.get(*next) {
+            Some(word) if is_it(word) => *next,
+            _ => match words.iter().position(is_it) {
+                Some(index) => index,
+                None if words.len() == MOST_WORDS => return None,
+                None => {
+                    words.push(Word { offset, bytes, value: None, turn: 0, nth: 0 });
+                    words.len() - 1
+                }
+            },
         };
+        *next = if index + 1 < words.len() { index + 1 } else { 0 };
         let word = &mut words[index];
         word.nth = if word.turn == turn { word.nth.saturating_add(1) } else { 0 };
         word.turn = turn;
@@ -63,9 +75,9 @@ impl Words {
 
     /// What the last load of a word found.
     pub(super) fn set(&mut self, region: u32, offset: u64, bytes: u8, value: Option<u64>) {
-        let words = self.regions.get_mut(region as usize);
+        let region = self.regions.get_mut(region as usize);
         let of = |word: &&mut Word| word.offset == offset && word.bytes == bytes;
-        if let Some(word) = words.and_then(|words| words.iter_mut().find(of)) {
+        if let Some(word) = region.and_then(|region| region.words.iter_mut().find(of)) {
             word.value = value;
         }
     }
@@ -103,6 +115,7 @@ struct Tap<M> {
 /// Memory as taps reach it.
 trait Reach: Send + Sync {
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError>;
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError>;
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError>;
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError>;
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError>;
@@ -112,16 +125,20 @@ trait Reach: Send + Sync {
 impl Reach for Arc<HostMem> {
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
         match into.len() {
-            // Acquire: as the NIC's own load would, of what the program wrote before.
-            8 if is_word(offset, 8) => {
-                into.copy_from_slice(&self.load_u64(offset, Ordering::Acquire)?.to_ne_bytes());
-                Ok(())
-            }
-            4 if is_word(offset, 4) => {
-                into.copy_from_slice(&self.load_u32(offset, Ordering::Acquire)?.to_ne_bytes());
+            bytes if is_word(offset, bytes) => {
+                put_word(Reach::load(self, offset, bytes)?, into);
                 Ok(())
             }
             _ => HostMem::read(self, offset, into),
+        }
+    }
+
+    #[inline]
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
+        // Acquire: as the NIC's own load would, of what the program wrote before.
+        match bytes {
+            4 => self.load_u32(offset, Ordering::Acquire).map(u64::from),
+            _ => self.load_u64(offset, Ordering::Acquire),
         }
     }
 
@@ -153,6 +170,10 @@ impl Reach for Arc<dyn Dma> {
         (**self).read(offset, into)
     }
 
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
+        (**self).load(offset, bytes)
+    }
+
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         (**self).write(offset, from)
     }
@@ -167,36 +188,39 @@ impl Reach for Arc<dyn Dma> {
 }
 
 impl<M> Tap<M> {
-    /// Writes down that memory is not there, if it is not.
-    fn check<T>(&self, offset: usize, len: usize, result: &Result<T, MemError>) -> bool {
-        if result.is_err() {
-            let (region, offset) = (self.region, offset as u64);
-            self.recorder.log().say(&Event::Faulted { region, offset, len: len as u64 });
-        }
-        result.is_ok()
+    /// Writes down that memory is not there.
+    #[cold]
+    fn say_faulted(&self, log: &mut Log, offset: usize, len: usize) {
+        let (region, offset, len) = (self.region, offset as u64, len as u64);
+        log.say(&Event::Faulted { region, offset, len });
     }
 
     fn is_whole(&self, len: usize) -> bool {
         self.queue && len <= QUEUE || !self.queue && self.recorder.whole || len <= SHORT
     }
 
-    fn say_read(&self, offset: usize, bytes: &[u8]) {
+    fn say_read(&self, log: &mut Log, offset: usize, bytes: &[u8]) {
         let (region, at) = (self.region, offset as u64);
-        let mut log = self.recorder.log();
         if self.queue && is_word(offset, bytes.len()) {
-            let value = word_of(bytes);
-            if let Some((nth, last)) = log.words.load(region, at, bytes.len() as u8) {
-                if *last != Some(value) {
-                    *last = Some(value);
-                    let bytes = bytes.len() as u8;
-                    log.say(&Event::Word { region, offset: at, bytes, nth, value });
-                }
-                return;
-            }
+            return self.say_load(log, offset, (word_of(bytes), bytes));
         }
         match self.is_whole(bytes.len()) {
             true => log.say(&Event::Read { region, offset: at, bytes }),
             false => log.say(&Event::ReadHashed { region, offset: at, tail: tail(bytes) }),
+        }
+    }
+
+    /// A word of a queue's was loaded.
+    #[inline]
+    fn say_load(&self, log: &mut Log, offset: usize, (value, as_bytes): (u64, &[u8])) {
+        let (region, offset, bytes) = (self.region, offset as u64, as_bytes.len() as u8);
+        match log.words.load(region, offset, bytes) {
+            Some((_, last)) if *last == Some(value) => {}
+            Some((nth, last)) => {
+                *last = Some(value);
+                log.say(&Event::Word { region, offset, bytes, nth, value });
+            }
+            None => log.say(&Event::Read { region, offset, bytes: as_bytes }),
         }
     }
 }
@@ -208,22 +232,62 @@ pub(super) fn tail(bytes: &[u8]) -> Tail {
 impl<M: Reach> Hook for Tap<M> {
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
         let result = self.memory.read(offset, into);
-        if self.recorder.is_ours() && self.check(offset, into.len(), &result) {
-            self.say_read(offset, into);
+        self.recorder.with(|log| match &result {
+            Ok(()) => self.say_read(log, offset, into),
+            Err(_) => self.say_faulted(log, offset, into.len()),
+        });
+        result
+    }
+
+    #[inline]
+    fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
+        if !(self.queue && is_word(offset, bytes)) {
+            let mut word = [0; 8];
+            self.read(offset, &mut word[..bytes])?;
+            return Ok(word_of(&word[..bytes]));
         }
+        let result = self.memory.load(offset, bytes);
+        self.recorder.with(|log| match result {
+            Ok(value) => {
+                let mut as_bytes = [0; 8];
+                put_word(value, &mut as_bytes[..bytes]);
+                self.say_load(log, offset, (value, &as_bytes[..bytes]));
+            }
+            Err(_) => self.say_faulted(log, offset, bytes),
+        });
+        result
+    }
+
+    /// An engine does so for each register in each step: what has not changed takes no look at whose turn it is.
+    #[inline]
+    fn poll(&self, offset: usize, seen: u64) -> Result<u64, MemError> {
+        let result = self.memory.load(offset, 8);
+        if result.as_ref().is_ok_and(|&value| value == seen) {
+            return result;
+        }
+        self.recorder.with(|log| match result {
+            Ok(value) => {
+                let (region, offset, bytes) = (self.region, offset as u64, 8);
+                if let Some((_, last)) = log.words.load(region, offset, bytes) {
+                    *last = Some(value);
+                }
+                log.say(&Event::Word { region, offset, bytes, nth: 0, value });
+            }
+            Err(_) => self.say_faulted(log, offset, 8),
+        });
         result
     }
 
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         let result = self.memory.write(offset, from);
-        if self.recorder.is_ours() && self.check(offset, from.len(), &result) {
-            let (region, at) = (self.region, offset as u64);
-            let mut log = self.recorder.log();
-            match self.is_whole(from.len()) {
-                true => log.say(&Event::Wrote { region, offset: at, bytes: from }),
-                false => log.say(&Event::WroteHashed { region, offset: at, tail: tail(from) }),
+        let (region, at, bytes) = (self.region, offset as u64, from);
+        self.recorder.with(|log| match result {
+            Err(_) => self.say_faulted(log, offset, from.len()),
+            Ok(()) if self.is_whole(from.len()) => {
+                log.say(&Event::Wrote { region, offset: at, bytes });
             }
-        }
+            Ok(()) => log.say(&Event::WroteHashed { region, offset: at, tail: tail(bytes) }),
+        });
         result
     }
 
@@ -247,13 +311,11 @@ impl<M> Tap<M> {
         (add, operands): (bool, [u64; 2]),
         result: &Result<u64, MemError>,
     ) {
-        if !self.recorder.is_ours() || !self.check(offset, 8, result) {
-            return;
-        }
-        if let Ok(old) = *result {
-            let (region, offset) = (self.region, offset as u64);
-            self.recorder.log().say(&Event::Changed { region, offset, add, operands, old });
-        }
+        let (region, at) = (self.region, offset as u64);
+        self.recorder.with(|log| match *result {
+            Ok(old) => log.say(&Event::Changed { region, offset: at, add, operands, old }),
+            Err(_) => self.say_faulted(log, offset, 8),
+        });
     }
 }
 
@@ -275,7 +337,30 @@ pub(super) fn region(recorder: &Arc<Recorder>, region: u32, memory: Arc<dyn Dma>
 
 #[cfg(test)]
 mod tests {
+    use super::super::event_names;
+    use super::super::log::tests::recorder;
     use super::*;
+
+    #[test]
+    fn a_register_that_says_what_it_said_is_not_told_of() {
+        let (recorder, path, _dir) = recorder();
+        let recorder = Arc::new(recorder);
+        let memory = HostMem::alloc(bellpush_mem::PAGE_BYTES).unwrap();
+        let view = queue(&recorder, 3, &View::new(&memory, 0, 64).unwrap());
+        for value in [0, 0, 7, 7, 0] {
+            memory.store_u64(8, value, Ordering::Relaxed).unwrap();
+            let turn = recorder.turn();
+            turn.begin_step(value);
+            assert_eq!(view.poll_u64(8, 0).unwrap(), value);
+            assert_eq!(view.poll_u64(8, value).unwrap(), value);
+            turn.end_step(false);
+            assert_eq!(view.poll_u64(8, 9).unwrap(), value, "nobody's turn");
+        }
+        drop((view, recorder));
+        let loads = "  loads 0x7 at 0x8 of memory 3";
+        let step = "step at 0.000000007 s";
+        assert_eq!(event_names(&path), [step, loads, step, loads, "the device is closed"]);
+    }
 
     #[test]
     fn loads_of_a_word_are_counted_in_each_turn_and_told_apart() {

@@ -144,7 +144,8 @@ impl<L: Link> Link for Scripted<L> {
         let mut late = 0;
         while let Some(at) = received.iter().position(|held| held.due_ns <= now_ns) {
             let Some(held) = received.remove(at) else { break };
-            each(&Received { envelope: held.with, bytes: &held.bytes });
+            let (envelope, bytes) = (held.with, &held.bytes);
+            each(&Received { envelope, bytes, checked: false });
             late += 1;
         }
         let came = self.inner.recv(now_ns, most, &mut |packet| {
@@ -159,7 +160,8 @@ impl<L: Link> Link for Scripted<L> {
                 Some(PacketAct::Corrupt) => {
                     let mut bytes = packet.bytes.to_vec();
                     flip(&mut bytes);
-                    each(&Received { envelope: packet.envelope, bytes: &bytes });
+                    let (envelope, bytes) = (packet.envelope, &bytes);
+                    each(&Received { envelope, bytes, checked: false });
                 }
                 Some(PacketAct::Delay(_)) if received.len() >= HELD => each(packet),
                 Some(PacketAct::Delay(ns)) => received.push_back(Held {

@@ -135,7 +135,7 @@ fn parse_packet(bytes: &[u8], here: IpAddr) -> Option<Received<'_>> {
         flow_label,
         ..Envelope::new(addresses, half(4))
     };
-    Some(Received { envelope, bytes })
+    Some(Received { envelope, bytes, checked: false })
 }
 
 #[cfg(test)]

@@ -163,12 +163,12 @@ impl ShmLink {
                 if !lies {
                     let head = &mut self.packet[..bytes];
                     all.read(head)?;
-                    each(&InPlace { envelope, head, shared: None });
+                    each(&InPlace { envelope, head, shared: None, checked: false });
                 } else {
                     let head: [u64; HEAD_BYTES / 8] = all.words()?;
                     peer.rx.prefetch(); // a stream of packets, and this one takes a while
                     let head = bytemuck::bytes_of(&head);
-                    each(&InPlace { envelope, head, shared: Some(all) });
+                    each(&InPlace { envelope, head, shared: Some(all), checked: false });
                 }
                 peer.rx.pass()?;
             }
@@ -372,7 +372,7 @@ impl Link for ShmLink {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
         self.take(most, MAX_PACKET_BYTES, &mut |&InPlace { envelope, head, .. }| {
-            each(&Received { envelope: *envelope, bytes: head });
+            each(&Received { envelope: *envelope, bytes: head, checked: false });
         })
     }
 

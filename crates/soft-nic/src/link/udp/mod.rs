@@ -330,7 +330,7 @@ fn envelope_of(datagram: &Datagram<'_>, addresses: Addresses, src_port: u16) -> 
 fn of_raw<'a>(datagram: &Datagram<'a>, addr: IpAddr) -> Option<Received<'a>> {
     if addr.is_ipv4() {
         let (envelope, bytes) = Envelope::parse(datagram.bytes).ok()?;
-        return Some(Received { envelope, bytes });
+        return Some(Received { envelope, bytes, checked: false });
     }
     let (udp, bytes) = datagram.bytes.split_first_chunk::<UDP_HEADER_BYTES>()?;
     let [src_port, _, length, _] =
@@ -340,7 +340,7 @@ fn of_raw<'a>(datagram: &Datagram<'a>, addr: IpAddr) -> Option<Received<'a>> {
     }
     let addresses = Addresses::new(datagram.from.ip(), addr)?;
     let envelope = envelope_of(datagram, addresses, src_port);
-    Some(Received { envelope, bytes })
+    Some(Received { envelope, bytes, checked: false })
 }
 
 fn hand_out(
@@ -480,7 +480,8 @@ impl Link for UdpLink {
             let addresses = Addresses::new(datagram.from.ip(), self.addr);
             let addresses = addresses.expect("the socket's family");
             let envelope = envelope_of(&datagram, addresses, datagram.from.port());
-            hand_out(&mut self.counters, each, &Received { envelope, bytes: datagram.bytes });
+            let received = Received { envelope, bytes: datagram.bytes, checked: false };
+            hand_out(&mut self.counters, each, &received);
         }
         while tried < most
             && let Some(raw) = &mut self.raw
