@@ -17,7 +17,7 @@ use crate::link::pcap::{Kept, create};
 
 /// Events that wait for the file.
 const BUFFER_BYTES: usize = 256 << 10;
-/// How long the end of a process waits for a step or call.
+/// How long the end of a process waits for a step or call, and for whoever is at the file.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// An engine without anything to do brings them there.
 const FLUSH_NS: u64 = 50_000_000;
@@ -83,7 +83,7 @@ impl Drop for Turn<'_> {
         if let Some(log) = &mut *self.held
             && (!log.out.is_empty() || log.is_due)
         {
-            self.recorder.publish(log);
+            log.join(&mut self.recorder.out.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
@@ -175,6 +175,18 @@ impl Log {
             (self.flushed_ns, self.is_due) = (now_ns, true);
         }
     }
+
+    /// What a turn said joins what waits for the file.
+    fn join(&mut self, out: &mut Out) {
+        out.bytes.extend_from_slice(&self.out);
+        self.out.clear();
+        self.out.shrink_to(4 * BUFFER_BYTES);
+        self.is_behind = true;
+        if self.is_due || out.bytes.len() >= BUFFER_BYTES {
+            out.flush();
+            (self.is_behind, self.is_due) = (false, false);
+        }
+    }
 }
 
 /// What waits for the file.
@@ -198,10 +210,26 @@ impl Out {
 impl Drop for Recorder {
     fn drop(&mut self) {
         let turn = self.turn.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut log = turn.take().unwrap_or_else(Log::new);
-        log.append(&Event::Closed);
-        log.is_due = true;
-        self.publish(&mut log);
+        let out = self.out.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Whose turn had no end has the log: what the NIC did in it is not there, and so neither is an end.
+        if let Some(mut log) = turn.take() {
+            log.append(&Event::Closed);
+            log.join(out);
+        }
+        out.flush();
+    }
+}
+
+/// A lock, by somebody who cannot wait for ever; `None`: whoever has it keeps it.
+fn patiently<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Ok(held) => return Some(held),
+            Err(TryLockError::Poisoned(held)) => return Some(held.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
     }
 }
 
@@ -232,38 +260,19 @@ impl Recorder {
     /// its turn for ever, and what was said in it is lost.
     pub(crate) fn flush(&self) {
         let own = self.with(|log| {
-            log.is_due = true;
-            self.publish(log);
+            if let Some(mut out) = patiently(&self.out) {
+                log.is_due = true;
+                log.join(&mut out);
+            }
         });
         if own.is_some() {
             return;
         }
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        let until = Instant::now() + PATIENCE;
-        let _held = loop {
-            match self.turn.try_lock() {
-                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::yield_now(),
-                held => break held,
-            }
-        };
+        let _held = patiently(&self.turn);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.out().flush();
-    }
-
-    fn out(&self) -> MutexGuard<'_, Out> {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a turn said joins what waits for the file.
-    fn publish(&self, log: &mut Log) {
-        let mut out = self.out();
-        out.bytes.extend_from_slice(&log.out);
-        log.out.clear();
-        log.out.shrink_to(4 * BUFFER_BYTES);
-        log.is_behind = true;
-        if log.is_due || out.bytes.len() >= BUFFER_BYTES {
+        if let Some(mut out) = patiently(&self.out) {
             out.flush();
-            (log.is_behind, log.is_due) = (false, false);
         }
     }
 
@@ -366,6 +375,9 @@ impl Recorder {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
     use super::*;
     use crate::record::event_names;
 
@@ -395,6 +407,44 @@ pub(super) mod tests {
         });
         recorder.flush();
         assert_eq!(event_names(&path), ["call Pd"]);
+        drop(recorder);
+        assert_eq!(event_names(&path), ["call Pd"], "a turn is missing before the end");
+    }
+
+    #[test]
+    fn a_process_ends_although_a_thread_died_at_the_file() {
+        for is_in_turn in [false, true] {
+            let (recorder, _, _dir) = recorder();
+            let recorder = Arc::new(recorder);
+            std::thread::scope(|scope| {
+                let dies = || std::mem::forget(recorder.out.lock().unwrap());
+                scope.spawn(dies).join().unwrap();
+            });
+            let ((ends, ended), its) = (channel(), recorder.clone());
+            std::thread::spawn(move || {
+                let turn = is_in_turn.then(|| its.turn());
+                its.flush();
+                std::mem::forget(turn);
+                ends.send(()).unwrap();
+            });
+            assert_eq!(ended.recv_timeout(25 * PATIENCE), Ok(()), "in a turn: {is_in_turn}");
+        }
+    }
+
+    #[test]
+    fn a_turn_that_panics_gives_the_log_back() {
+        let (recorder, path, _dir) = recorder();
+        let panics = || {
+            let _turn = recorder.call(Call::Pd);
+            says(&recorder, 1);
+            recorder.with(|_| panic!("planted"));
+        };
+        std::thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
+        drop(recorder.call(Call::Quiesce));
+        drop(recorder);
+        let said =
+            ["call Pd", "  may send from UDP port 1", "call Quiesce", "the device is closed"];
+        assert_eq!(event_names(&path), said);
     }
 
     #[test]

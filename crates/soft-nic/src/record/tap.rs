@@ -346,9 +346,9 @@ mod tests {
         let (recorder, path, _dir) = recorder();
         let recorder = Arc::new(recorder);
         let memory = HostMem::alloc(bellpush_mem::PAGE_BYTES).unwrap();
-        let view = queue(&recorder, 3, &View::new(&memory, 0, 64).unwrap());
+        let view = queue(&recorder, 3, &View::new(&memory, 64, 64).unwrap());
         for value in [0, 0, 7, 7, 0] {
-            memory.store_u64(8, value, Ordering::Relaxed).unwrap();
+            memory.store_u64(72, value, Ordering::Relaxed).unwrap();
             let turn = recorder.turn();
             turn.begin_step(value);
             assert_eq!(view.poll_u64(8, 0).unwrap(), value);
@@ -357,7 +357,7 @@ mod tests {
             assert_eq!(view.poll_u64(8, 9).unwrap(), value, "nobody's turn");
         }
         drop((view, recorder));
-        let loads = "  loads 0x7 at 0x8 of memory 3";
+        let loads = "  loads 0x7 at 0x48 of memory 3";
         let step = "step at 0.000000007 s";
         assert_eq!(event_names(&path), [step, loads, step, loads, "the device is closed"]);
     }
