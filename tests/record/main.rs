@@ -26,6 +26,7 @@ mod uc_ud;
 #[path = "../roce/xrc.rs"]
 mod xrc;
 
+mod cost;
 mod play;
 
 /// Which engine the NICs have.
