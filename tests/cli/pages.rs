@@ -56,9 +56,16 @@ function measure(frame, width) {
     const a = text.getBoundingClientRect(), b = svg.getBoundingClientRect();
     return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
   }).map(text => text.textContent.trim()));
+  const crossed = shown.filter(svg => svg.matches('.plot')).flatMap(svg => {
+    const texts = [...svg.querySelectorAll('text')].filter(text => text.textContent.trim())
+      .map(text => [text.textContent.trim(), text.getBoundingClientRect()]);
+    return texts.flatMap(([name, a], nth) => texts.slice(nth + 1).filter(([, b]) =>
+      a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+      .map(([other]) => name + ' and ' + other));
+  });
   const body = style.call(frame.contentWindow, page.body);
   return { width, scroll: root.scrollWidth, plots: shown.filter(svg => svg.matches('.plot')).length,
-    figures: page.querySelectorAll('figure').length, text: Math.min(...heights, 99), cut,
+    figures: page.querySelectorAll('figure').length, text: Math.min(...heights, 99), cut, crossed,
     ink: body.color, ground: body.backgroundColor,
     outside: frame.contentWindow.performance.getEntriesByType('resource').length };
 }
@@ -102,6 +109,9 @@ fn faults(name: &str, found: &[Value]) -> Vec<String> {
         if at["cut"].as_array().is_some_and(|cut| !cut.is_empty()) {
             faults.push(format!("{name}: cut off at {width}: {}", at["cut"]));
         }
+        if at["crossed"].as_array().is_some_and(|crossed| !crossed.is_empty()) {
+            faults.push(format!("{name}: one over the other at {width}: {}", at["crossed"]));
+        }
         if number("outside") > 0.0 {
             faults.push(format!("{name}: it loads {} things", number("outside")));
         }
@@ -128,6 +138,35 @@ fn bellpush(args: &[&str]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Results whose rows have no message size.
+const LINKS: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/link-h200.json"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/link-h100.json"),
+];
+
+/// A result whose times are others, each row's by another factor.
+fn scaled(from: &str, to: &Path) -> String {
+    let mut json: Value = serde_json::from_slice(&fs::read(from).unwrap()).unwrap();
+    for (nth, row) in json["results"].as_array_mut().unwrap().iter_mut().enumerate() {
+        let ns = row["latency_ns_p50"].as_f64();
+        row["latency_ns_p50"] = ns.map(|ns| ns * (1.0 + (nth % 7) as f64 / 10.0)).into();
+    }
+    fs::write(to, json.to_string()).unwrap();
+    to.display().to_string()
+}
+
+/// A page with what `compare --svg` draws, to be moved within its frame where that is narrow.
+fn drawing(folder: &Path, before: &str, after: &str) -> PathBuf {
+    let svg = folder.join("compared.svg");
+    bellpush(&["compare", before, after, "--svg", &svg.display().to_string()]);
+    let stem = Path::new(before).file_stem().unwrap().to_string_lossy();
+    let page = folder.join(format!("compared-{stem}.html"));
+    let drawn = fs::read_to_string(svg).unwrap();
+    let html = format!("<body style='margin:0'><div style='overflow-x:auto'>{drawn}</div></body>");
+    fs::write(&page, html).unwrap();
+    page
+}
+
 #[test]
 fn colours_are_apart_by_wcag() {
     assert!((contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)") - 21.0).abs() < 1e-9);
@@ -152,12 +191,25 @@ fn pages_fit_desks_phones_dark_screens_and_paper() {
     bellpush(&["topo", "dgx-h100", "--load", "all-reduce", "--html", &text("topo.html")]);
     bellpush(&["topo", "epyc-2s", "--html", &text("bare.html")]);
 
+    let drawings = [
+        ("compared", saved, scaled(saved, &at("scaled.json"))),
+        ("compared links", LINKS[0], LINKS[1].to_owned()),
+    ]
+    .map(|(name, before, after)| (name, drawing(folder.path(), before, &after)));
+
     // A control: what does not fit is found.
     let wide = "<body style='margin:0'><div style='width:1000px'>.</div>\
-                <svg class='plot' width='300' height='50'><text x='280' y='20' font-size='6'>too long</text></svg>";
+                <svg class='plot' width='300' height='50'><text x='280' y='20' font-size='6'>too long</text>\
+                <text x='20' y='20'>one</text><text x='30' y='22'>other</text></svg>";
     fs::write(at("wide.html"), wide).unwrap();
     let wrong = faults("wide", &measured(&program, folder.path(), &at("wide.html"), &[]));
-    for what in ["1000 px at 390: it scrolls", "1000 px at 820", "text of ", "cut off at 1280"] {
+    for what in [
+        "1000 px at 390: it scrolls",
+        "1000 px at 820",
+        "text of ",
+        "cut off at 1280",
+        "one and other",
+    ] {
         assert!(wrong.iter().any(|fault| fault.contains(what)), "{what}: {wrong:#?}");
     }
 
@@ -197,6 +249,11 @@ fn pages_fit_desks_phones_dark_screens_and_paper() {
         );
         let pdf = fs::read(&pdf).unwrap();
         assert!(pdf.starts_with(b"%PDF") && pdf.len() > 10_000, "{name}: {} bytes", pdf.len());
+    }
+    for (name, page) in &drawings {
+        let found = measured(&program, folder.path(), page, &[]);
+        assert!(found.iter().all(|at| at["plots"] == 1), "{name}: {found:?}");
+        wrong.extend(faults(name, &found));
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

@@ -73,7 +73,7 @@ impl Comparison {
         let left_out = self.rows.len() - shown.len();
         let height = TOP + ROW * shown.len() as f64 + if left_out > 0 { 28.0 } else { 12.0 };
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+            "<svg class=\"plot\" xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
              viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui, sans-serif\" \
              font-size=\"12\">\n<style>{STYLE}</style>\n\
              <rect width=\"100%\" height=\"100%\" class=\"ground\"/>\n\

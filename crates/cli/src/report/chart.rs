@@ -194,6 +194,38 @@ mod tests {
         }
     }
 
+    /// Labels of sizes stay apart beside long names and on a phone, however many sizes there are.
+    #[test]
+    fn labels_of_sizes_do_not_cross() {
+        // Of a character, an upper estimate: the font's size is 12.9 pixels.
+        const ADVANCE: f64 = 8.0;
+        for (sizes, name) in [(2, 40), (4, 40), (11, 44), (12, 8), (13, 44), (24, 44), (30, 4)] {
+            let points = (0..sizes).map(|i| (f64::from(8 << i), 1.1)).collect();
+            let label = "x".repeat(name);
+            let line = Line { label, points, bars: Vec::new() };
+            let svg = chart(Quantity::Ratio, vec![line]).figure().unwrap();
+            for form in svg.split("<svg ").skip(1) {
+                let lines: Vec<&str> = form.lines().collect();
+                let mut found = Vec::new();
+                for (nth, text) in lines.iter().enumerate() {
+                    if !text.ends_with(" B") && !text.ends_with("iB") {
+                        continue;
+                    }
+                    let x =
+                        lines[nth - 1].split(" x=\"").nth(1).unwrap().split('"').next().unwrap();
+                    let half = ADVANCE * text.chars().count() as f64 / 2.0;
+                    found.push((x.parse::<f64>().unwrap(), half));
+                }
+                found.sort_by(|a, b| a.0.total_cmp(&b.0));
+                assert!(found.len() >= 2, "{sizes} sizes: {found:?}");
+                for pair in found.windows(2) {
+                    let [(from, a), (to, b)] = [pair[0], pair[1]];
+                    assert!(from + a < to - b, "{sizes} sizes, names of {name}: {found:?}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_cannot_be_shown_is_left_out() {
         let zero = Line {

@@ -42,8 +42,12 @@ const TITLE_LINE: i32 = 22;
 const LEGEND_LINE: i32 = 21;
 const REMARK_LINE: i32 = 18;
 const LEGEND_MAX_CHARS: usize = 44;
-/// Most labels of a narrow plot's horizontal axis.
-const NARROW_TICKS: usize = 6;
+/// Beside axes and lines: margins, and the vertical axis's labels.
+const MARGIN: i32 = 10;
+const RIGHT_MARGIN: i32 = 18;
+const Y_LABELS: i32 = 66;
+/// Between two labels of the horizontal axis, at least.
+const LABEL_GAP: i32 = 8;
 /// Sample and margins of a line of the legend.
 const LEGEND_SAMPLE: i32 = 64;
 
@@ -162,6 +166,8 @@ impl Frame<'_> {
         let column = longest.max().unwrap_or(0);
         let columns = if form == Form::Narrow { (width / column.max(1)).clamp(1, 2) } else { 1 };
         let count = entries.len() as i32;
+        let beside = if form == Form::Wide { column + 8 } else { 0 };
+        let across = width - beside - MARGIN - Y_LABELS - RIGHT_MARGIN;
         let layout = Layout {
             form,
             title_height: 12 + TITLE_LINE * title.len() as i32,
@@ -170,7 +176,7 @@ impl Frame<'_> {
             legend_height: 16 + LEGEND_LINE * ((count + columns - 1) / columns),
             body,
             foot: REMARK_LINE * remarks.len() as i32,
-            x: thinned(&self.x, if form == Form::Narrow { NARROW_TICKS } else { usize::MAX }),
+            x: thinned(&self.x, self.x_label, across),
         };
         let mut svg = String::new();
         {
@@ -199,10 +205,16 @@ struct Layout {
     x: Axis,
 }
 
-/// The axis with at most `most` of its labels, evenly.
-fn thinned(axis: &Axis, most: usize) -> Axis {
-    let step = axis.ticks.len().div_ceil(most).max(1);
-    Axis { ticks: axis.ticks.iter().copied().step_by(step).collect(), ..axis.clone() }
+/// The axis with every label, or every second, or third, so that none reaches its neighbour on so many pixels.
+fn thinned(axis: &Axis, label: Label<'_>, across: i32) -> Axis {
+    let half = |tick: &f64| CHAR_WIDTH * label(tick).chars().count() as i32 / 2;
+    let apart = |pair: &[f64]| {
+        let [from, to] = [pair[0], pair[1]].map(|tick| axis.map(&tick, (0, across)));
+        to - from >= half(&pair[0]) + half(&pair[1]) + LABEL_GAP
+    };
+    let every = |step: usize| axis.ticks.iter().copied().step_by(step).collect::<Vec<_>>();
+    let fitting = (1..axis.ticks.len()).map(every).find(|ticks| ticks.windows(2).all(apart));
+    Axis { ticks: fitting.unwrap_or_else(|| every(axis.ticks.len().max(1))), ..axis.clone() }
 }
 
 impl Layout {
@@ -250,10 +262,10 @@ fn draw_on(
         return left.draw_text("nothing was measured", &text(TEXT_SIZE, &SUBTLE).pos(middle), at);
     }
     let mut chart = ChartBuilder::on(&left)
-        .margin(10)
-        .margin_right(18)
+        .margin(MARGIN)
+        .margin_right(RIGHT_MARGIN)
         .x_label_area_size(48)
-        .y_label_area_size(66)
+        .y_label_area_size(Y_LABELS)
         .build_cartesian_2d(layout.x.clone(), frame.y.clone())?;
     chart
         .configure_mesh()
@@ -418,11 +430,12 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_plot_has_room_for_its_labels() {
-        let axis = |n: usize| Axis { low: 0.0, high: 9.0, ticks: vec![1.0; n] };
-        let counts = [0, 1, 6, 7, 12, 13].map(|n| thinned(&axis(n), NARROW_TICKS).ticks.len());
-        assert_eq!(counts, [0, 1, 6, 4, 6, 5]);
-        assert_eq!(thinned(&axis(40), usize::MAX).ticks.len(), 40);
+    fn labels_are_as_many_as_there_is_room_for() {
+        let axis = |n: u32| Axis { low: 0.0, high: 10.0, ticks: (0..n).map(f64::from).collect() };
+        let count = |n, across| thinned(&axis(n), &|_| "16 KiB".into(), across).ticks.len();
+        // 48 pixels a label and 8 between two: every one of ten fits on 560, every second on 280.
+        let counts = [(0, 100), (1, 1), (10, 560), (10, 559), (10, 280), (10, 279), (10, 40)];
+        assert_eq!(counts.map(|(n, across)| count(n, across)), [0, 1, 10, 5, 5, 4, 1]);
     }
 
     #[test]
