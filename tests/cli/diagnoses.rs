@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Parser;
 
-use crate::doctor::{DoctorArgs, check_table, findings_of, told};
+use crate::doctor::{DoctorArgs, findings_of, told};
 use crate::recorded::{names, recorded};
 
 #[derive(Parser)]
@@ -464,40 +464,6 @@ proptest::proptest! {
         proptest::prop_assert!([0, 1, 3].contains(&status));
         proptest::prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", text);
     }
-}
-
-/// The page has the tables as they are; `BELLPUSH_WRITE=1 cargo test …` writes them.
-#[test]
-fn the_page_has_the_checks_and_the_machines() {
-    let mut table = String::from("| machine | what | source | found |\n|---|---|---|---|\n");
-    for name in names() {
-        let m = recorded(&name);
-        let found: BTreeSet<String> =
-            m.expected.iter().map(|(c, s, _)| format!("`{c}` {s}")).collect();
-        let found: Vec<String> = found.into_iter().collect();
-        let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") };
-        assert!(
-            m.source.starts_with("made") || m.source.contains("restated of"),
-            "{name}: {}",
-            m.source
-        );
-        table += &format!("| {name} | {} | {} | {found} |\n", m.what, m.source);
-    }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
-    let mut page = fs::read_to_string(&path).unwrap();
-    for (mark, table) in [("checks", check_table()), ("machines", table)] {
-        let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
-        let from = page.find(&begin).expect("the mark is there") + begin.len();
-        let to = page.find(&end).expect("the mark is there");
-        page.replace_range(from..to, &format!("\n{table}\n"));
-    }
-    if std::env::var_os("BELLPUSH_WRITE").is_some() {
-        fs::write(&path, &page).unwrap();
-    }
-    assert!(
-        page == fs::read_to_string(&path).unwrap(),
-        "docs/doctor.md is not current: BELLPUSH_WRITE=1"
-    );
 }
 
 /// A machine with a base is not its base.

@@ -55,5 +55,6 @@ mod recorded;
 mod serves;
 mod show;
 mod soak;
+mod tables;
 mod tune;
 mod unseen;

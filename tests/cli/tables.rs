@@ -1,0 +1,75 @@
+//! Tables of the documentation that are made of `bellpush doctor`'s checks and of the recorded machines.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::doctor::check_table;
+use crate::recorded::{Recorded, names, recorded};
+
+/// Ids of all checks.
+fn checks() -> Vec<String> {
+    let table = check_table();
+    let rows = table.lines().skip(2);
+    rows.map(|row| row.split('`').nth(1).expect("an id").to_owned()).collect()
+}
+
+/// Checks that say what there is, and never that something is wrong.
+const NEVER_WARN: [&str; 5] =
+    ["gpu-module", "rdma-window", "socket-direct", "hugepages", "container"];
+
+/// Each check with the machines on which it finds something wrong. One that has none says so, and is one of those that
+/// never warn.
+fn machines_by_check() -> String {
+    let machines: Vec<_> = names().into_iter().map(|name| (recorded(&name), name)).collect();
+    let mut table = String::from("| check | finds something wrong on |\n|---|---|\n");
+    for check in checks() {
+        let fails = |m: &Recorded| m.expected.iter().any(|(by, _, _)| *by == check);
+        let failing = machines.iter().filter(|(m, _)| fails(m)).map(|(_, name)| name.as_str());
+        let failing: Vec<&str> = failing.collect();
+        assert_eq!(
+            failing.is_empty(),
+            NEVER_WARN.contains(&check.as_str()),
+            "{check}: a check that warns has a machine of tests/fixtures/doctor: {failing:?}"
+        );
+        let failing = if failing.is_empty() { "it never warns".into() } else { failing.join(", ") };
+        table += &format!("| `{check}` | {failing} |\n");
+    }
+    table
+}
+
+/// The page has the tables as they are; `BELLPUSH_WRITE=1 cargo test …` writes them.
+#[test]
+fn the_page_has_the_checks_and_the_machines() {
+    let mut table = String::from("| machine | what | source | found |\n|---|---|---|---|\n");
+    for name in names() {
+        let m = recorded(&name);
+        let found: BTreeSet<String> =
+            m.expected.iter().map(|(c, s, _)| format!("`{c}` {s}")).collect();
+        let found: Vec<String> = found.into_iter().collect();
+        let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") };
+        assert!(
+            m.source.starts_with("made") || m.source.contains("restated of"),
+            "{name}: {}",
+            m.source
+        );
+        table += &format!("| {name} | {} | {} | {found} |\n", m.what, m.source);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
+    let mut page = fs::read_to_string(&path).unwrap();
+    for (mark, table) in
+        [("checks", check_table()), ("faults", machines_by_check()), ("machines", table)]
+    {
+        let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
+        let from = page.find(&begin).expect("the mark is there") + begin.len();
+        let to = page.find(&end).expect("the mark is there");
+        page.replace_range(from..to, &format!("\n{table}\n"));
+    }
+    if std::env::var_os("BELLPUSH_WRITE").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    assert!(
+        page == fs::read_to_string(&path).unwrap(),
+        "docs/doctor.md is not current: BELLPUSH_WRITE=1"
+    );
+}
