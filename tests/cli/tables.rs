@@ -73,3 +73,28 @@ fn the_page_has_the_checks_and_the_machines() {
         "docs/doctor.md is not current: BELLPUSH_WRITE=1"
     );
 }
+
+/// The column of checks in the page of cards names checks that are there, and every check by which a card's paths may be
+/// impossible.
+#[test]
+fn the_page_of_cards_has_the_checks_of_cards() {
+    // Of kernels on GPUs, with which any path begins.
+    const OF_GPUS: [&str; 2] = ["gpu", "env-cuda"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hardware.md");
+    let page = fs::read_to_string(path).unwrap();
+    let (_, table) = page.split_once("| check of `doctor` |\n").expect("the table is there");
+    let (table, _) = table.split_once("\n\n").expect("it ends");
+    let cells = table.lines().filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next());
+    let named: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let all = checks();
+    let unknown: Vec<_> = named.iter().filter(|id| !all.iter().any(|is| is == *id)).collect();
+    assert!(unknown.is_empty() && named.len() > 15, "no checks: {unknown:?}");
+    let prevents = |name: &String| {
+        let expected = recorded(name).expected.into_iter();
+        expected.filter(|e| e.1 == "prevents").map(|e| e.0).collect::<Vec<_>>()
+    };
+    let prevent: BTreeSet<String> = names().iter().flat_map(prevents).collect();
+    let missing = |id: &&String| !named.contains(id.as_str()) && !OF_GPUS.contains(&id.as_str());
+    let missing: Vec<_> = prevent.iter().filter(missing).collect();
+    assert!(missing.is_empty() && prevent.len() > 10, "not in docs/hardware.md: {missing:?}");
+}
