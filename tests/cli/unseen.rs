@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::diagnoses::{doctor, folder, json, machine, on, wrong};
-use crate::doctor::findings_of;
+use crate::doctor::{counters_grown, findings_of};
 use crate::recorded::names;
 
 /// Regular files below a folder.
@@ -444,4 +444,23 @@ fn the_driver_is_found_where_it_is_mounted() {
     };
     assert!(lost(&verbs));
     assert!(!lost(&[&verbs[..], &[cuda]].concat()));
+}
+
+/// `--live` tells of counters of the device and of its interface, of which one counts each frame that arrives damaged.
+#[test]
+fn counters_that_grow_are_told() {
+    let before = machine("crc-errors", &[]);
+    let more = [
+        "net ens1np0 rx_crc_errors=40 rx_fifo_errors=2 rx_bytes=9",
+        "port mlx5_0:1 hw.packet_seq_err=5",
+    ];
+    let after = machine("crc-errors", &more);
+    let grown = counters_grown(before.path(), after.path()).unwrap();
+    let grown: Vec<_> = grown.iter().map(|(name, more)| (name.as_str(), *more)).collect();
+    let wanted = [
+        ("ens1np0 rx_crc_errors", 3),
+        ("ens1np0 rx_fifo_errors", 2),
+        ("mlx5_0:1 packet_seq_err", 5),
+    ];
+    assert_eq!(grown, wanted);
 }

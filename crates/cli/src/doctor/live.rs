@@ -12,8 +12,10 @@ use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
 use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
+use super::checks::NETDEV;
 use super::finding::{Finding, Need};
 use super::machine::Machine;
+use super::machine::rdma::Netdev;
 use super::read::short;
 use crate::cli::CliError;
 
@@ -40,7 +42,7 @@ pub struct Measured {
 }
 
 /// Measures on the software NIC, or the card `nic`. `read` reads the machine's counters.
-pub fn measure(nic: &str, read: impl Fn() -> Vec<(String, u64)>) -> Result<Measured, CliError> {
+pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Measured, CliError> {
     let gpu = Gpu::open(Executor::Cuda(0))
         .or_else(|_| Gpu::open(Executor::Host(HostOptions::default())))
         .map_err(|e| CliError::new(e, "leave out --live"))?;
@@ -56,7 +58,7 @@ pub fn measure(nic: &str, read: impl Fn() -> Vec<(String, u64)>) -> Result<Measu
             )
         })?,
     };
-    let before: BTreeMap<String, u64> = read().into_iter().collect();
+    let before = read();
     let begun = Instant::now();
     let mut paths = Vec::new();
     for path in Path::ALL {
@@ -66,11 +68,7 @@ pub fn measure(nic: &str, read: impl Fn() -> Vec<(String, u64)>) -> Result<Measu
         };
         paths.push((path, timed.map_err(|e| short(&e))));
     }
-    let grown = read().into_iter().filter_map(|(name, after)| {
-        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
-        (more > 0).then_some((name, more))
-    });
-    let counters = grown.collect();
+    let counters = grown(&before, read());
     Ok(Measured {
         is_host: gpu.is_host(),
         on: short(&format!("{}, {}", gpu.describe(), opened.name())),
@@ -113,15 +111,35 @@ fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, String> {
     Ok(begun.elapsed())
 }
 
-/// Counters of the devices of mlx5, by device, port and name.
-pub fn counters(m: &Machine) -> Vec<(String, u64)> {
-    let mut all = Vec::new();
+/// Counters that are more than before, and by how much.
+pub fn grown(
+    before: &BTreeMap<String, u64>,
+    after: BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let grown = after.into_iter().filter_map(|(name, after)| {
+        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
+        (more > 0).then_some((name, more))
+    });
+    grown.collect()
+}
+
+/// Counters of the devices of mlx5, by device, port and name; of their interfaces those that `rdma-counters` looks at,
+/// by the interface, which ports may share.
+pub fn counters(m: &Machine) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
     for device in m.mlx5() {
         for port in &device.ports {
             let named = |(name, value): (&String, &u64)| {
                 (format!("{}:{} {name}", device.name, port.number), *value)
             };
             all.extend(port.counters.iter().map(named));
+            let netdev = port.netdev.as_deref().and_then(|name| m.netdev(name));
+            let of_netdev = |net: &Netdev, name: &str| {
+                Some((format!("{} {name}", net.name), *net.statistics.get(name)?))
+            };
+            all.extend(
+                netdev.iter().flat_map(|net| NETDEV.map(|name| of_netdev(net, name))).flatten(),
+            );
         }
     }
     all

@@ -12,6 +12,7 @@ mod record;
 mod report;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -86,7 +87,7 @@ pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
     let left = READING.saturating_sub(begun.elapsed()).max(READING / 8);
     let measured = match args.live {
         true => Some(live::measure(&args.nic, || {
-            examined(None, None).map_or_else(|_| Vec::new(), |(m, ..)| live::counters(&m))
+            examined(None, None).map_or_else(|_| BTreeMap::new(), |(m, ..)| live::counters(&m))
         })?),
         false => None,
     };
@@ -199,4 +200,14 @@ pub fn findings_of(root: &Path) -> Result<Vec<[String; 4]>, CliError> {
         .into_iter()
         .map(|f| [f.check.to_owned(), f.severity.name().to_owned(), f.subject, f.found])
         .collect())
+}
+
+/// Counters that grew from one recording of a machine to another, as `--live` shows them.
+#[allow(dead_code, reason = "the tests look at each")]
+pub fn counters_grown(before: &Path, after: &Path) -> Result<BTreeMap<String, u64>, CliError> {
+    let read = |root: &Path| {
+        let machine = Machine::read(&open(root, Arc::default())?, false);
+        Ok::<_, CliError>(live::counters(&machine))
+    };
+    Ok(live::grown(&read(before)?, read(after)?))
 }

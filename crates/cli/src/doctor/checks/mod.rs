@@ -11,6 +11,7 @@ mod program;
 mod rdma;
 mod roce;
 
+pub use self::rdma::NETDEV;
 use super::finding::Check;
 
 /// All checks, in the order of the report.

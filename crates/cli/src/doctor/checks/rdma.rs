@@ -356,7 +356,7 @@ const LINK: [&str; 7] = [
 /// specification, volume 2, 6.4) is one in 10^8 packets of 1 KiB, and most symbols are idle ones.
 const SYMBOL_ERRORS: f64 = 1e-9;
 /// The same of the interface: those of its statistics that no usual traffic raises.
-const NETDEV: [&str; 2] = ["rx_crc_errors", "rx_fifo_errors"];
+pub const NETDEV: [&str; 2] = ["rx_crc_errors", "rx_fifo_errors"];
 const AGAIN: [&str; 5] = [
     "packet_seq_err",
     "local_ack_timeout_err",
