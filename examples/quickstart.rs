@@ -14,9 +14,9 @@ use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path: Path = std::env::args().nth(1).as_deref().unwrap_or("push/inband").parse()?;
-    let gpu = Gpu::open(Executor::Cuda(0))
+    let gpu = &Gpu::open(Executor::Cuda(0))
         .or_else(|_| Gpu::open(Executor::Host(HostOptions::default())))?;
-    println!("{path} on {}: {}", gpu.describe(), put_and_look(&gpu, path)?);
+    println!("{path} on {}: {}", gpu.describe(), put_and_look(gpu, path)?);
     Ok(())
 }
 

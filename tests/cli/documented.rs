@@ -424,6 +424,21 @@ fn what_the_tutorial_quotes_is_in_the_programs() {
     assert!(quoted >= 18, "only {quoted} lines");
 }
 
+/// README's program is the example that it names: each line, in that order.
+#[test]
+fn what_the_readme_quotes_is_in_the_example() {
+    let text = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (readme, example) = (text("README.md"), text("examples/quickstart.rs"));
+    let (_, program) = readme.split_once("```rust\n").expect("a program");
+    let (program, _) = program.split_once("```").expect("its end");
+    let mut rest = example.lines().map(str::trim);
+    let quoted: Vec<&str> = program.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    for line in &quoted {
+        assert!(rest.any(|own| own == *line), "quickstart.rs has not, or not there: {line}");
+    }
+    assert!(quoted.len() > 15, "only {} lines", quoted.len());
+}
+
 /// Runs a line of a shell, for at most a minute.
 fn run(line: &str, at: &Path, path: &str) -> Result<(), String> {
     let complaint = tempfile::tempfile().unwrap();
