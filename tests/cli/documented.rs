@@ -1,4 +1,6 @@
 //! Each command that README and the pages show is run: here, or by a test that is named below, or it is said why not.
+//! Those of docs/results are excepted: they say how a measurement was made, on machines that are not here and for
+//! minutes. Of them it is looked at that today's program has the command and each of its options.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -250,9 +252,13 @@ fn commands(text: &str) -> Vec<String> {
 }
 
 fn pages() -> Vec<(String, String)> {
+    let alone = ["README.md", "packaging/README.md"].map(|name| root().join(name));
+    pages_of(alone.into(), &["docs", "docs/design", "docs/tutorial"])
+}
+
+fn pages_of(mut files: Vec<PathBuf>, folders: &[&str]) -> Vec<(String, String)> {
     let root = root();
-    let mut files: Vec<PathBuf> = vec![root.join("README.md"), root.join("packaging/README.md")];
-    for folder in ["docs", "docs/design", "docs/tutorial"] {
+    for folder in folders {
         let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files.extend(entries.filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
@@ -319,39 +325,91 @@ fn commands_are_found_as_pages_show_them() {
     assert_eq!(found, wanted);
 }
 
+/// Helps of commands, by name; empty where there is no such command.
+#[derive(Default)]
+struct Helps(BTreeMap<String, String>);
+
+impl Helps {
+    /// Whether a call of `bellpush` names a command that is there, and options of it. `None` for what is no call.
+    fn know(&mut self, call: &str) -> Option<bool> {
+        let mut words = call.strip_prefix("bellpush ")?.split_whitespace();
+        // `bellpush COMMAND` stands for all; a device calls itself `bellpush soft`.
+        let name = words
+            .next()
+            .filter(|name| *name != "soft" && name.chars().all(|c| c.is_ascii_lowercase()))?;
+        let help = self.0.entry(name.to_owned()).or_insert_with(|| {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+            let output = program.args([name, "--help"]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        });
+        let there: Vec<&str> =
+            help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+        let options =
+            words.take_while(|word| *word != "--").map(|word| word.trim_start_matches('['));
+        let options = options.filter(|word| word.starts_with("--"));
+        let mut options = options.filter_map(|word| word.split(['=', ',', '[', ']']).next());
+        Some(!help.is_empty() && options.all(|option| there.contains(&option)))
+    }
+}
+
 /// Commands within sentences, which is all that pages of design have: each is there, with its options.
 #[test]
 fn commands_within_sentences_are_there() {
-    let (mut helps, mut wrong, mut count) = (BTreeMap::<String, String>::new(), Vec::new(), 0);
+    let (mut helps, mut wrong, mut count) = (Helps::default(), Vec::new(), 0);
     for (page, text) in pages() {
         let sentences = text.split("```").step_by(2).collect::<String>();
         for span in sentences.split('`').skip(1).step_by(2).map(plain) {
-            let Some(words) = span.strip_prefix("bellpush ") else { continue };
-            let mut words = words.split_whitespace().take_while(|word| *word != "--");
-            let Some(name) = words.next().filter(|name| {
-                // `bellpush COMMAND` stands for all; a device calls itself `bellpush soft`.
-                *name != "soft" && name.chars().all(|c| c.is_ascii_lowercase())
-            }) else {
-                continue;
-            };
+            let Some(is_there) = helps.know(&span) else { continue };
             count += 1;
-            let help = helps.entry(name.to_owned()).or_insert_with(|| {
-                let mut program = Command::new(env!("CARGO_BIN_EXE_bellpush"));
-                let output = program.args([name, "--help"]).output().unwrap();
-                String::from_utf8(output.stdout).unwrap()
-            });
-            let options = words.filter(|word| word.starts_with("--"));
-            let options = options.filter_map(|word| word.split(['=', ',', '[', ']']).next());
-            let is_there = |option: &str| {
-                help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|w| w == option)
-            };
-            if help.is_empty() || !options.clone().all(is_there) {
+            if !is_there {
                 wrong.push(format!("{page}: {span}"));
             }
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(count > 30, "{count}");
+}
+
+/// What pages of results were measured by: `bellpush` and `./x` have the commands and options still.
+#[test]
+fn commands_of_results_have_their_options() {
+    let front = fs::read_to_string(root().join("x")).unwrap();
+    let (mut helps, mut wrong, mut count) = (Helps::default(), Vec::new(), 0);
+    for (page, text) in pages_of(Vec::new(), &["docs/results"]) {
+        let sentences = text.split("```").step_by(2).collect::<String>();
+        let spans = sentences.split('`').skip(1).step_by(2).map(plain);
+        for line in commands(&text).into_iter().chain(spans) {
+            let line = line.split(" #").next().unwrap();
+            // One may be started by another: `bellpush run -- bellpush bench`.
+            for call in line.split(" -- ") {
+                let verb = call.strip_prefix("./x ").and_then(|rest| rest.split([' ', ';']).next());
+                let of_front = verb.map(|verb| front.contains(&format!("\n#   ./x {verb}")));
+                let Some(is_there) = helps.know(call).or(of_front) else { continue };
+                count += 1;
+                if !is_there {
+                    wrong.push(format!("{page}: {call}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(count > 60, "{count}");
+}
+
+#[test]
+fn an_option_that_is_gone_is_found() {
+    let mut helps = Helps::default();
+    for (call, known) in [
+        ("bellpush bench --sizes 8,64 [--both-ways] --gpu=0", Some(true)),
+        ("bellpush bench --sises 8", Some(false)),
+        ("bellpush bench [--gone]", Some(false)),
+        ("bellpush run --link-type shm -- program --of-its-own", Some(true)),
+        ("bellpush gone", Some(false)),
+        ("bellpush COMMAND", None),
+        ("cargo test", None),
+    ] {
+        assert_eq!(helps.know(call), known, "{call}");
+    }
 }
 
 #[test]
