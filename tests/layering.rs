@@ -333,6 +333,55 @@ fn figures_are_those_of_their_pages() {
     none(found.iter().flat_map(|row| unsaid(row, page)).collect());
 }
 
+// ---- What users include -------------------------------------------------------------------------
+
+/// Functions of a header that have no comment above them, nor above the functions right before them.
+fn uncommented(file: &str, text: &str) -> Vec<String> {
+    let is_comment = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with("//") || line.starts_with("/*") || line.starts_with("* ")
+    };
+    let is_function = |line: &str| {
+        let is_device = line.starts_with("BP_DEV ") || line.starts_with("BP_DEV_COLD ");
+        let is_c = file.starts_with("capi/") && line.contains("bellpush_");
+        let begins =
+            line.starts_with(|c: char| c.is_ascii_lowercase()) && !line.starts_with("typedef");
+        line.contains('(') && (is_device || is_c && begins)
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let functions = lines.iter().enumerate().filter(|(_, line)| is_function(line));
+    let bare = functions.filter(|(nth, _)| {
+        let paragraph = lines[..*nth].iter().rev().take_while(|line| !line.trim().is_empty());
+        !paragraph.into_iter().any(|line| is_comment(line))
+    });
+    bare.map(|(nth, line)| format!("{file}:{}: no comment above {line}", nth + 1)).collect()
+}
+
+#[test]
+fn functions_that_users_call_have_a_comment() {
+    let headers: Vec<_> = files("kernels/include/bellpush", &["h", "cuh"])
+        .into_iter()
+        .chain(files("capi", &["h"]))
+        .filter(|(file, _)| !file.contains("/impl/"))
+        .collect();
+    assert!(headers.len() > 12, "{}", headers.len());
+    none(headers.iter().flat_map(|(file, text)| uncommented(file, text)).collect());
+}
+
+#[test]
+fn a_function_without_a_comment_is_found() {
+    for (file, source, wrong) in [
+        ("capi/a.h", "/* What it does. */\nint bellpush_a(void);\nint bellpush_b(void);\n", 0),
+        ("capi/a.h", "/* What it does. */\nint bellpush_a(void);\n\nint bellpush_b(void);\n", 1),
+        ("capi/a.h", "typedef struct bellpush_a (bellpush_b);\n", 0),
+        ("a.cuh", "// What it does.\ntemplate <class P>\nBP_DEV void a(P p) {\n}\n", 0),
+        ("a.cuh", "template <class P>\nBP_DEV void a(P p) {\n  b(p);\n}\n", 1),
+        ("a.cuh", "BP_DEV_COLD void a();\n", 1),
+    ] {
+        assert_eq!(uncommented(file, source).len(), wrong, "{source}");
+    }
+}
+
 // ---- Crates of others ---------------------------------------------------------------------------
 
 /// Packages of a lock file that are neither of this checkout nor, with their checksum, from crates.io.

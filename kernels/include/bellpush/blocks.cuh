@@ -134,6 +134,7 @@ BP_DEV uint32_t chunk_bytes(const bp_endpoint& ep, uint64_t bytes) {
   return bytes <= capacity ? 0 : capacity;
 }
 
+// A put of all blocks, each its chunks of it, or of the first alone. The last to come calls `finish`, if all is well.
 template <class P, class Finish>
 BP_DEV bp_status_code put_by_blocks(const bp_endpoint& ep, blocks_scope who, uint64_t remote_offset, const void* src,
                                     uint64_t bytes, uint32_t flags, uint64_t* end, Finish finish) {

@@ -43,6 +43,7 @@
 
 namespace bp {
 
+// Of the calling thread: its number in its block, and its block's; how many there are of each; its number in its warp.
 BP_DEV uint32_t tid() { return threadIdx.x; }
 BP_DEV uint32_t bid() { return blockIdx.x; }
 BP_DEV uint32_t block_threads() { return blockDim.x; }
@@ -54,15 +55,18 @@ BP_DEV uint32_t lane() { return threadIdx.x % 32; }
 BP_DEV void syncwarp() { __syncwarp(); }
 // Four neighbouring lanes.
 BP_DEV void syncquad() { __syncwarp(0xfu << (lane() & ~3u)); }
+// The whole block, as CUDA's.
 BP_DEV void syncthreads() { __syncthreads(); }
 
+// Another lane's value. The whole warp calls it.
 BP_DEV uint64_t shfl_u64(uint64_t v, uint32_t src_lane) {
   return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(v), static_cast<int>(src_lane));
 }
 
+// A bit for each lane of the warp whose `pred` holds. The whole warp calls it.
 BP_DEV uint32_t ballot(bool pred) { return __ballot_sync(0xffffffffu, pred); }
 
-// Of a word that is not 0.
+// Bits 0 below the lowest 1, of a word that is not 0; bits that are 1.
 BP_DEV uint32_t trailing_zeros(uint32_t v) { return static_cast<uint32_t>(__ffs(static_cast<int>(v))) - 1; }
 BP_DEV uint32_t bits_set(uint32_t v) { return static_cast<uint32_t>(__popc(v)); }
 
@@ -176,12 +180,14 @@ BP_DEV void trap(const char*) { __trap(); }
 
 namespace bp {
 
+// What the GPU's half above says of each, on fibres or threads of the host.
 BP_DEV uint32_t tid() { return bp_host_current()->tid; }
 BP_DEV uint32_t bid() { return bp_host_current()->bid; }
 BP_DEV uint32_t block_threads() { return bp_host_current()->grid->block_threads; }
 BP_DEV uint32_t grid_blocks() { return bp_host_current()->grid->grid_blocks; }
 BP_DEV uint32_t lane() { return bp_host_current()->tid % 32; }
 
+// The same: who waits lets other lanes run.
 BP_DEV void syncwarp() { bp_host::wait(&bp_host_current()->warp->barrier); }
 BP_DEV void syncquad() { bp_host::wait(&bp_host_current()->warp->quads[lane() / 4]); }
 BP_DEV void syncthreads() { bp_host::wait(&bp_host_current()->block->barrier); }
@@ -193,6 +199,7 @@ BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
   return bp_host::broadcast(v, root_tid);
 }
 
+// The block's memory for such a verb.
 constexpr uint32_t block_scratch_bytes = BP_HOST_SCRATCH_BYTES;
 BP_DEV unsigned char* block_scratch() { return bp_host_current()->block->scratch; }
 
@@ -204,6 +211,7 @@ BP_DEV void rest_() {
   bp_host::rest();
 }
 
+// One clock for both, the host's monotonic one in ns; and the block's dynamic shared memory.
 BP_DEV uint64_t now_ns() { return bp_host::monotonic_ns(); }
 BP_DEV uint64_t clock_ticks() { return bp_host::monotonic_ns(); }
 BP_DEV unsigned char* dynamic_shared() { return bp_host_current()->block->shared; }
