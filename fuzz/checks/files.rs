@@ -1,6 +1,7 @@
-//! Everything that the command reads: files (fault scripts, topologies, output of lspci and nvidia-smi, results, tables
-//! of `bench --tune`, what the preloaded object is told; dumps, captures and recordings of `decode`; traces, and what
-//! `replay` plays, shows and compares) and words (faults of a link, adversaries, sizes, loads).
+//! Everything that the command reads: files (fault scripts, topologies, output of lspci and nvidia-smi, results, also as
+//! `compare` and `topo --measured` read them, tables of `bench --tune`, what the preloaded object is told; dumps,
+//! captures and recordings of `decode`; traces, and what `replay` plays, shows and compares) and words (faults of a
+//! link, adversaries, sizes, loads).
 //!
 //! What must hold, whatever the text says:
 //!
@@ -10,6 +11,9 @@
 //!   to it;
 //! - of a topology: every node hangs from one that it may hang from, interconnects join sockets, every pair of devices
 //!   has a way whose ends they are, and it can be drawn.
+
+#[path = "saved.rs"]
+mod saved;
 
 use std::fmt::Display;
 
@@ -48,14 +52,19 @@ pub const KINDS: [fn(&str) -> Outcome; 13] = [
     matrix, workload,
 ];
 
-/// How many kinds of input there are: texts, those of `decode`, traces, recordings.
-pub const ALL: usize = KINDS.len() + Dump::ALL.len() + 2;
+/// Texts that came later: their numbers are the last, so that what is in the corpus keeps its kind.
+pub const LATER: [fn(&str) -> Outcome; 2] = [saved::comparison, saved::of_a_link];
+
+/// How many kinds of input there are: texts, those of `decode`, traces, recordings, and the later texts.
+pub const ALL: usize = TRACE + 2 + LATER.len();
+/// The number of traces; that of recordings is the next.
+const TRACE: usize = KINDS.len() + Dump::ALL.len();
 
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) -> Outcome {
     let Some((first, rest)) = data.split_first() else { return Outcome::NoText };
     let kind = usize::from(*first) % ALL;
-    if kind == ALL - 1 {
+    if kind == TRACE + 1 {
         return recording(rest);
     }
     let dump = kind.checked_sub(KINDS.len());
@@ -63,7 +72,9 @@ pub fn run(data: &[u8]) -> Outcome {
         return decoded(dump, rest);
     }
     let Ok(text) = std::str::from_utf8(rest) else { return Outcome::NoText };
-    KINDS.get(kind).map_or_else(|| trace(text), |read| read(text))
+    let later =
+        || LATER.get(kind.wrapping_sub(TRACE + 2)).unwrap_or(&(trace as fn(&str) -> Outcome));
+    KINDS.get(kind).unwrap_or_else(later)(text)
 }
 
 /// A dump, a capture or a recording, behind two bytes that choose the options.

@@ -50,6 +50,8 @@ use bellpush::nic::soft::log;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use cli::CliError;
+#[cfg(test)]
+use topo::measured;
 
 /// GPU-initiated networking: measurements, checks and reports.
 #[derive(Debug, Parser)]

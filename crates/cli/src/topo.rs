@@ -4,7 +4,7 @@
 #[path = "topo/advice.rs"]
 mod advice;
 #[path = "topo/measured.rs"]
-mod measured;
+pub mod measured;
 #[path = "topo/page.rs"]
 mod page;
 #[path = "topo/source.rs"]

@@ -65,26 +65,12 @@ pub struct CompareArgs {
 /// # Errors
 /// One line for files that cannot be compared.
 pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
-    let see = "see 'bellpush compare --help'";
     let limit = args.fail_above.as_deref().map(percent).transpose()?;
     let places = [("--json", &args.json), ("--csv", &args.csv), ("--svg", &args.svg)];
     let quiet = values::check_places(&places)?;
     keep_inputs(args, &places)?;
     let (before, after) = (read(&args.before)?, read(&args.after)?);
-    if before.command != after.command {
-        let what = format!("{} beside {}: not the same measurement", before.command, after.command);
-        return Err(CliError::new(what, see));
-    }
-    let is_empty = |side: &Read| side.rows.has_rows() && side.rows.has_no_measure();
-    if is_empty(&before) || is_empty(&after) {
-        let what =
-            format!("rows of {} have no value of which more or less is better", before.command);
-        return Err(CliError::new(what, see));
-    }
-    let all = Comparison::new(before, after);
-    if all.rows.is_empty() && all.unverified.is_empty() {
-        return Err(CliError::new("the files have no row in common", see));
-    }
+    let all = compared(before, after)?;
     let mut out = std::io::stdout().lock();
     if let Some(path) = &args.svg {
         values::put(path, &(all.svg()? + "\n"), &mut out)?;
@@ -160,18 +146,28 @@ struct Read {
 }
 
 fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
-    let (command, machine, rows) = (String::new(), String::new(), Side::default());
-    let asked = BTreeSet::new();
-    let mut side = Read { command, machine, exact: true, mixed: false, asked, rows };
-    let mut known: Vec<Value> = Vec::new();
-    for (i, path) in paths.iter().enumerate() {
+    let (mut side, mut known) = (Read::new(), Vec::new());
+    for path in paths {
+        let text = values::read_text(path).map_err(|e| CliError::new(e, "check the name"))?;
+        side.add(&path.display().to_string(), &text, &mut known)?;
+    }
+    Ok(side)
+}
+
+impl Read {
+    fn new() -> Self {
+        let (command, machine, rows) = (String::new(), String::new(), Side::default());
+        Self { command, machine, exact: true, mixed: false, asked: BTreeSet::new(), rows }
+    }
+
+    /// Adds the text of a result to those that are `known`.
+    fn add(&mut self, name: &str, text: &str, known: &mut Vec<Value>) -> Result<(), CliError> {
         let bad = |what: String| {
-            let what = format!("{}: {what}", path.display());
+            let what = format!("{name}: {what}");
             CliError::new(what, "give results that --json of bench, link or sim wrote")
         };
-        let text = values::read_text(path).map_err(|e| CliError::new(e, "check the name"))?;
         let mut json: Value =
-            serde_json::from_str(&text).map_err(|e| bad(format!("no JSON ({e})")))?;
+            serde_json::from_str(text).map_err(|e| bad(format!("no JSON ({e})")))?;
         let results = json.get_mut("results").map(Value::take).unwrap_or_default();
         // However it is written: a tool may have laid it out anew.
         if known.contains(&results) && results != json!([]) {
@@ -179,14 +175,15 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
         }
         let meta = &json["meta"];
         let command = command_of(meta).map_err(bad)?;
-        if i > 0 && command != side.command {
-            return Err(bad(format!("a result of {command} among those of {}", side.command)));
+        let is_first = known.is_empty();
+        if !is_first && command != self.command {
+            return Err(bad(format!("a result of {command} among those of {}", self.command)));
         }
-        side.command = command;
-        side.exact &= meta["source"] == "model";
+        self.command = command;
+        self.exact &= meta["source"] == "model";
         if meta["source"] == "model" {
             let said = ["seed", "in_flight", "set"].map(|name| format!("{name} {}", meta[name]));
-            side.asked.insert(printable(&said.join(", ")));
+            self.asked.insert(printable(&said.join(", ")));
         }
         let machine = ["executor", "driver"]
             .iter()
@@ -197,13 +194,49 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
             .collect::<Vec<_>>()
             .join(", ");
         let machine = printable(&machine);
-        side.mixed |= i > 0 && machine != side.machine;
-        side.machine = machine;
-        let runs = runs_of(meta, &side.command).map_err(bad)?;
-        side.rows.add(&results, runs).map_err(bad)?;
+        self.mixed |= !is_first && machine != self.machine;
+        self.machine = machine;
+        let runs = runs_of(meta, &self.command).map_err(bad)?;
+        self.rows.add(&results, runs).map_err(bad)?;
         known.push(results);
+        Ok(())
     }
-    Ok(side)
+}
+
+/// Both sides beside each other.
+fn compared(before: Read, after: Read) -> Result<Comparison, CliError> {
+    let see = "see 'bellpush compare --help'";
+    if before.command != after.command {
+        let what = format!("{} beside {}: not the same measurement", before.command, after.command);
+        return Err(CliError::new(what, see));
+    }
+    let is_empty = |side: &Read| side.rows.has_rows() && side.rows.has_no_measure();
+    if is_empty(&before) || is_empty(&after) {
+        let what =
+            format!("rows of {} have no value of which more or less is better", before.command);
+        return Err(CliError::new(what, see));
+    }
+    let all = Comparison::new(before, after);
+    if all.rows.is_empty() && all.unverified.is_empty() {
+        return Err(CliError::new("the files have no row in common", see));
+    }
+    Ok(all)
+}
+
+/// What is told of the texts of two results: the table, CSV, the drawing.
+///
+/// # Errors
+/// One line for texts that cannot be compared.
+#[allow(dead_code, reason = "what any text is answered with, for its checks")]
+pub fn told(before: &str, after: &str) -> Result<[String; 3], CliError> {
+    let side = |name: &str, text: &str| {
+        let mut side = Read::new();
+        side.add(name, text, &mut Vec::new()).map(|()| side)
+    };
+    let all = compared(side("before", before)?, side("after", after)?)?;
+    let failed = all.beyond(0.0);
+    let csv = values::to_csv_of(&COLUMNS, &all.json());
+    Ok([all.text(false, Some((0.0, &failed))), csv, all.svg()?])
 }
 
 /// The command that wrote a result.

@@ -52,7 +52,11 @@ pub fn read(path: &Path) -> Result<Measured, String> {
     parse(&text).map_err(|what| format!("{}: {what}", path.display()))
 }
 
-fn parse(text: &str) -> Result<Measured, String> {
+/// Reads and checks the text of a result.
+///
+/// # Errors
+/// What is wrong with it, in which control characters of its own may stand.
+pub fn parse(text: &str) -> Result<Measured, String> {
     let json: Value = serde_json::from_str(text).map_err(|e| format!("no JSON ({e})"))?;
     let meta = &json["meta"];
     let is_several = meta["command"] == "link --together";
