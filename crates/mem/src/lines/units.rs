@@ -13,8 +13,8 @@ use crate::{Intent, LINE_BYTES};
 /// Of a mask of 16 bytes, those of the last word.
 const LAST: i32 = 0xf000;
 
-/// Whether the processor loads 16 aligned bytes at once: those with AVX do (Intel SDM vol. 3A, 9.1.1; AMD64 vol. 2,
-/// 7.3.2).
+/// Whether the processor loads 16 aligned bytes of cacheable memory at once: those with AVX do (Intel SDM vol. 3A,
+/// guaranteed atomic operations; AMD64 vol. 2, 7.3.2, access atomicity).
 #[inline]
 pub(super) fn at_once() -> bool {
     std::arch::is_x86_feature_detected!("avx")
