@@ -189,6 +189,52 @@ mod tests {
         }
     }
 
+    /// Each line of a lap carries the lap's number throughout; the next lap is written once this one has been joined.
+    fn check_written<const LINE: usize, const DATA: usize>() {
+        const LAPS: u64 = 20_000;
+        let (view, joined) = (window().part(0, 512).unwrap(), AtomicU64::new(0));
+        let until = |lap: u64| {
+            while joined.load(Ordering::Acquire) < lap {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for lap in 1..=LAPS {
+                    until(lap - 1);
+                    // Ascending, and so the word with the sequence last of each line.
+                    for at in (0..512).step_by(8) {
+                        view.store_u64(at, lap | lap << 32, Ordering::Release).unwrap();
+                    }
+                }
+            });
+            let mut into = vec![0; 512 / LINE * DATA];
+            for lap in 1..=LAPS {
+                let mut have = 0;
+                while have < 512 / LINE {
+                    let rest = &mut into[have * DATA..];
+                    let value = lap as u32;
+                    let more = view.join_lines::<LINE, DATA>(have * LINE, u32::MAX, value, rest);
+                    have += more.unwrap();
+                    if have < 512 / LINE {
+                        std::thread::yield_now();
+                    }
+                }
+                let words = into.as_chunks::<4>().0;
+                let stale = words.iter().position(|&word| word != (lap as u32).to_ne_bytes());
+                // The writer ends whatever was found.
+                joined.store(if stale.is_some() { LAPS } else { lap }, Ordering::Release);
+                assert_eq!(stale, None, "lap {lap}, lines of {LINE}");
+            }
+        });
+    }
+
+    #[test]
+    fn lines_that_another_thread_writes_are_joined_whole() {
+        check_written::<16, 12>();
+        check_written::<64, 60>();
+    }
+
     #[test]
     fn lines_outside_the_view_are_refused() {
         let view = window();
