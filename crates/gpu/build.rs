@@ -109,7 +109,9 @@ fn compile_for_host(kernels: &Path, sources: &[PathBuf], out: &Path, werror: boo
     let version = command.get_program();
     let version = Command::new(version).arg("--version").output();
     version.map(|v| v.stdout).unwrap_or_default().hash(&mut hasher);
-    hash_tree(kernels, &mut hasher);
+    for file in sources.iter().chain([&kernels.join("host/exec.cpp")]) {
+        hash_files(&with_includes(file, &includes(kernels)), &mut hasher);
+    }
     let (made, stamp) = (out.join("libbellpush_kernels.a"), out.join("host.stamp"));
     let hash = format!("{:016x}", hasher.finish());
     if made.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == hash) {
@@ -122,17 +124,35 @@ fn compile_for_host(kernels: &Path, sources: &[PathBuf], out: &Path, werror: boo
     write_if_changed(&stamp, &hash);
 }
 
-/// Names and contents of all files below a folder.
-fn hash_tree(folder: &Path, hasher: &mut DefaultHasher) {
-    let entries = fs::read_dir(folder).expect("kernels can be listed");
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            hash_tree(&path, hasher);
-        } else {
-            (&path, fs::read(&path).unwrap_or_default()).hash(hasher);
+/// A file and all that it includes from these folders or from beside it, also under an `#if` that does not hold. A
+/// name that is not found is the compiler's own.
+pub fn with_includes(file: &Path, folders: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = vec![file.to_owned()];
+    let mut next = 0;
+    while let Some(file) = all.get(next).cloned() {
+        next += 1;
+        let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        for line in text.lines() {
+            let directive = line.trim_start().strip_prefix('#').map(str::trim_start);
+            let Some(named) = directive.and_then(|rest| rest.strip_prefix("include")) else {
+                continue;
+            };
+            let opened = named.trim_start().strip_prefix(['"', '<']);
+            let name = opened.and_then(|rest| rest.split(['"', '>']).next());
+            let name = name.unwrap_or_else(|| panic!("{}: no file in `{line}`", file.display()));
+            let beside = file.parent().into_iter();
+            let places = beside.chain(folders.iter().map(PathBuf::as_path));
+            let found = places.filter_map(|folder| folder.join(name).canonicalize().ok()).next();
+            all.extend(found.filter(|path| !all.contains(path)));
         }
+    }
+    all
+}
+
+/// Names and contents.
+fn hash_files(files: &[PathBuf], hasher: &mut DefaultHasher) {
+    for path in files {
+        (path, fs::read(path).unwrap_or_default()).hash(hasher);
     }
 }
 
@@ -261,8 +281,8 @@ fn fatbin(nvcc: &Path, archs: &str, kernels: &Path, cu: &Path, out: &Path, werro
     keep(&to, &kept);
 }
 
-/// Where a compiled file is kept for other builds of the same sources by the same command. Cargo runs this
-/// script once for each profile and set of features (lints, tests, a dependent's), and nvcc takes minutes.
+/// Where a compiled file is kept for other builds of the same sources by the same command, whatever changes in files
+/// that it does not include. Cargo runs this script once for each profile and set of features (lints, tests, a dependent's), and nvcc takes minutes.
 fn kept_fatbin(command: &Command, nvcc: &Path, kernels: &Path, cu: &Path, out: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     format!("{command:?}").hash(&mut hasher);
@@ -271,7 +291,7 @@ fn kept_fatbin(command: &Command, nvcc: &Path, kernels: &Path, cu: &Path, out: &
     for name in NVCC_VARIABLES {
         env::var_os(name).hash(&mut hasher);
     }
-    hash_tree(kernels, &mut hasher);
+    hash_files(&with_includes(cu, &includes(kernels)), &mut hasher);
     let name = cu.file_stem().expect("a .cu file has a name").to_string_lossy();
     // OUT_DIR is target/PROFILE/build/PACKAGE/out.
     let target = out.ancestors().nth(4).unwrap_or(out);

@@ -115,11 +115,12 @@ BP_DEV void bounded(const bp_post_args& a) {
   });
 }
 
-// Immediates of the message's number: with 64 bytes, and alone at the peer's first byte.
+// Immediates of the message's number: with data, and alone at the peer's first byte.
 template <class P>
 BP_DEV void immediates(const bp_post_args& a) {
+  constexpr uint32_t bytes = P::inband ? small_bytes : put_bytes;
   each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
-    return bp::put_imm<P>(ep, scope, remote_of(m), source(a, m), put_bytes, m);
+    return bp::put_imm<P>(ep, scope, remote_of(m), source(a, m), bytes, m);
   });
 }
 struct imm {
@@ -194,6 +195,12 @@ BP_DEV void rings(const bp_post_args& a) {
 template <class P>
 BP_DEV void fences(const bp_post_args& a) {
   each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) { return bp::fence<P>(scope, ep); });
+}
+// One among the arguments, and the same queue pair's by reference.
+template <class P>
+BP_DEV void fences_of_two(const bp_post_args& a) {
+  each<thread, at::argument>(
+      a, [&](const bp_endpoint& ep, thread scope, uint32_t) { return bp::fence<P>(scope, ep, endpoint_of(a)); });
 }
 
 // Waits for words that are all there.
@@ -299,6 +306,7 @@ BP_KERNEL(bp_post_put_set_system, bp_post_args) { put_signals<own_system, set>(a
 BP_KERNEL(bp_post_signal_alone, bp_post_args) { signals<own, add>(args); }
 BP_KERNEL(bp_post_set_alone, bp_post_args) { signals<own, set>(args); }
 BP_KERNEL(bp_post_set_alone_system, bp_post_args) { signals<own_system, set>(args); }
+BP_KERNEL(bp_post_set_alone_shared, bp_post_args) { signals<shared, set>(args); }
 BP_KERNEL(bp_post_signal_inband, bp_post_args) { put_signals<own_inband>(args); }
 BP_KERNEL(bp_post_signal_inband_shared, bp_post_args) { put_signals<shared_inband>(args); }
 BP_KERNEL(bp_post_signal_alone_inband, bp_post_args) { signals<own_inband, add>(args); }
@@ -318,6 +326,8 @@ BP_KERNEL(bp_post_bounded, bp_post_args) { bounded<own>(args); }
 BP_KERNEL(bp_post_imm, bp_post_args) { immediates<own>(args); }
 BP_KERNEL(bp_post_imm_system, bp_post_args) { immediates<own_system>(args); }
 BP_KERNEL(bp_post_imm_shared, bp_post_args) { immediates<shared>(args); }
+BP_KERNEL(bp_post_imm_inband, bp_post_args) { immediates<own_inband>(args); }
+BP_KERNEL(bp_post_imm_inband_shared, bp_post_args) { immediates<shared_inband>(args); }
 BP_KERNEL(bp_post_imm_alone, bp_post_args) { signals<own, imm>(args); }
 BP_KERNEL(bp_post_get, bp_post_args) { gets<own>(args); }
 BP_KERNEL(bp_post_get_system, bp_post_args) { gets<own_system>(args); }
@@ -327,12 +337,14 @@ BP_KERNEL(bp_post_fetch_add_system, bp_post_args) { additions<own_system>(args);
 BP_KERNEL(bp_post_fetch_add_shared, bp_post_args) { additions<shared>(args); }
 BP_KERNEL(bp_post_compare_swap, bp_post_args) { swaps<own>(args); }
 BP_KERNEL(bp_post_compare_swap_system, bp_post_args) { swaps<own_system>(args); }
+BP_KERNEL(bp_post_compare_swap_shared, bp_post_args) { swaps<shared>(args); }
 BP_KERNEL(bp_post_test, bp_post_args) { tests<own>(args); }
 BP_KERNEL(bp_post_completed, bp_post_args) { counts_completed<own>(args); }
 BP_KERNEL(bp_post_completed_shared, bp_post_args) { counts_completed<shared>(args); }
 BP_KERNEL(bp_post_posted, bp_post_args) { counts_posted<own>(args); }
 BP_KERNEL(bp_post_ring, bp_post_args) { rings<own>(args); }
 BP_KERNEL(bp_post_fence, bp_post_args) { fences<own>(args); }
+BP_KERNEL(bp_post_fence_two, bp_post_args) { fences_of_two<own>(args); }
 BP_KERNEL(bp_post_watch_all, bp_post_args) { watches<warp, of::all>(args); }
 BP_KERNEL(bp_post_watch_any, bp_post_args) { watches<warp, of::any>(args); }
 BP_KERNEL(bp_post_watch_some, bp_post_args) { watches<warp, of::some>(args); }

@@ -224,3 +224,38 @@ fn what_nvcc_is_told_by_variables_is_watched() {
         assert!(kernels_build::NVCC_VARIABLES.contains(&name), "{name}");
     }
 }
+
+/// What is compiled again when a file changes: all that includes it, and nothing else.
+#[test]
+fn a_kernel_is_compiled_again_when_what_it_includes_changes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a checkout");
+    let kernels = root.join("kernels").canonicalize().expect("they are there");
+    let folders = [kernels.clone(), kernels.join("include")];
+    let of = |file: &str| {
+        let all = kernels_build::with_includes(&kernels.join(file), &folders);
+        move |part: &str| all.iter().any(|path| path.ends_with(part))
+    };
+    let (verbs, post) = (of("entry/verbs.cu"), of("bench/post.cu"));
+    // By what a header beside it includes, and by a name in angle brackets.
+    for header in ["include/bellpush/impl/order.cuh", "include/bellpush/exec.cuh", "entry/args.h"] {
+        assert!(verbs(header), "{header}");
+    }
+    assert!(post("bench/post.cuh") && post("bench/args.h") && post("impl/wqe.cuh"));
+    assert!(!verbs("bench/args.h") && !post("engine/run.cuh"));
+    // The compiler's own depend on nothing of ours: each of what the compiler read is among them.
+    let told = Command::new(std::env::var_os("CXX").unwrap_or("c++".into()))
+        .args(["-MM", "-std=c++17", "-x", "c++"])
+        .args(folders.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]))
+        .arg(kernels.join("bench/post.cu"))
+        .output()
+        .expect("a compiler");
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let headers: Vec<&str> =
+        told.split_whitespace().filter(|word| word.contains("kernels/")).collect();
+    assert!(headers.len() > 20, "{headers:?}");
+    for header in headers {
+        let path = Path::new(header).canonicalize().expect("it was read");
+        assert!(post(path.to_str().expect("text")), "{header}");
+    }
+}

@@ -49,7 +49,7 @@ template <class P, class Scope, class... Endpoints>
 BP_DEV bp_status_code fence(Scope scope, const bp_endpoint& first, const Endpoints&... others) {
   (ring<P>(others, scope), ...);
   bp_status_code status = quiet<P>(first, scope);
-  const auto note = [&](bp_status_code s) { status = status == BP_OK ? s : status; };
+  [[maybe_unused]] const auto note = [&](bp_status_code s) { status = status == BP_OK ? s : status; };
   (note(quiet<P>(others, scope)), ...);
   return status;
 }

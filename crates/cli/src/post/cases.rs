@@ -52,6 +52,8 @@ pub enum What {
     Inband,
     /// The same, an addition to a signal word in a slot after each.
     InbandSignal,
+    /// The same, an immediate in a slot after each: the message's number.
+    InbandImm,
     /// The additions alone, in slots.
     InbandAdd,
     /// The words that are set alone, in slots.
@@ -65,14 +67,15 @@ impl What {
     pub fn wqes(self) -> u32 {
         match self {
             Self::Nothing => 0,
-            Self::Signal | Self::PutSet | Self::InbandSignal => 2,
+            Self::Signal | Self::PutSet | Self::InbandSignal | Self::InbandImm => 2,
             _ => 1,
         }
     }
 
     /// Whether it lies in a window's slots.
     pub fn is_inband(self) -> bool {
-        matches!(self, Self::Inband | Self::InbandSignal | Self::InbandAdd | Self::InbandSet)
+        use What::{Inband, InbandAdd, InbandImm, InbandSet, InbandSignal};
+        matches!(self, Inband | InbandSignal | InbandImm | InbandAdd | InbandSet)
     }
 }
 
@@ -199,7 +202,7 @@ const fn case(
 
 use Place::{Ggh, Hhh, Window};
 use What::{
-    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, InbandAdd, InbandSet,
+    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, InbandAdd, InbandImm, InbandSet,
     InbandSignal, Inline, Nothing, Put, PutSet, SetAlone, Signal,
 };
 
@@ -267,6 +270,7 @@ pub const SIGNALS: &[Case] = &[
     case("exclusive signal add alone thread", "bp_post_signal_alone", Ggh, AddAlone, ONE, THREAD),
     case("exclusive signal set alone thread", "bp_post_set_alone", Ggh, SetAlone, ONE, THREAD),
     case("exclusive signal set alone thread", "bp_post_set_alone_system", Hhh, SetAlone, ONE, THREAD_SYSTEM),
+    case("shared signal set alone thread", "bp_post_set_alone_shared", Ggh, SetAlone, ONE, THREAD),
     case("exclusive put_value 8 B thread", "bp_post_value", Ggh, Inline, ONE, THREAD),
     case("exclusive put_value 8 B thread", "bp_post_value_system", Hhh, Inline, ONE, THREAD_SYSTEM),
     case("shared put_value 8 B thread", "bp_post_value_shared", Ggh, Inline, ONE, THREAD),
@@ -274,6 +278,8 @@ pub const SIGNALS: &[Case] = &[
     case("shared in-band put_value 8 B thread", "bp_post_value_inband_shared", Window, Inband, ONE, SLOT),
     case("exclusive in-band put_signal 8 B thread", "bp_post_signal_inband", Window, InbandSignal, ONE, SLOT),
     case("shared in-band put_signal 8 B thread", "bp_post_signal_inband_shared", Window, InbandSignal, ONE, SLOT),
+    case("exclusive in-band put_imm 8 B thread", "bp_post_imm_inband", Window, InbandImm, ONE, SLOT),
+    case("shared in-band put_imm 8 B thread", "bp_post_imm_inband_shared", Window, InbandImm, ONE, SLOT),
     case("exclusive in-band signal add alone thread", "bp_post_signal_alone_inband", Window, InbandAdd, ONE, SLOT),
     case("exclusive in-band signal set alone thread", "bp_post_set_alone_inband", Window, InbandSet, ONE, SLOT),
     case("shared in-band signal add alone thread", "bp_post_signal_alone_inband_shared", Window, InbandAdd, ONE, SLOT),
@@ -293,6 +299,7 @@ pub const SIGNALS: &[Case] = &[
     case("shared fetch_add thread", "bp_post_fetch_add_shared", Ggh, FetchAdd, ONE, THREAD),
     case("exclusive compare_swap thread", "bp_post_compare_swap", Ggh, CompareSwap, ONE, THREAD),
     case("exclusive compare_swap thread", "bp_post_compare_swap_system", Hhh, CompareSwap, ONE, THREAD_SYSTEM),
+    case("shared compare_swap thread", "bp_post_compare_swap_shared", Ggh, CompareSwap, ONE, THREAD),
     case("wait_signal_all of 32 words warp", "bp_post_watch_all", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
     case("wait_signal_any of 32 words warp", "bp_post_watch_any", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
     case("wait_signal_some of 32 words warp", "bp_post_watch_some", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
@@ -305,6 +312,8 @@ pub const SIGNALS: &[Case] = &[
     case("exclusive ring, nothing waits for it, thread", "bp_post_ring", Ggh, Nothing, ONE,
          floor("bp_post_floor_state")),
     case("exclusive fence, nothing is out, thread", "bp_post_fence", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
+    case("exclusive fence of two, nothing is out, thread", "bp_post_fence_two", Ggh, Nothing, ONE,
+         floor("bp_post_floor_state")),
     case("exclusive wait for what is complete thread", "bp_post_wait", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("shared wait for what is complete thread", "bp_post_wait_shared", Ggh, Nothing, ONE,
          floor("bp_post_floor_state")),

@@ -182,8 +182,9 @@ impl Posted<'_> {
             What::InbandSignal if is_signal => {
                 return add.payload(&sink).emit_stream(at.into(), qpn, into).ok();
             }
+            What::InbandImm if is_signal => return imm.emit_stream(at.into(), qpn, into).ok(),
             What::InbandSet => return set.payload(&number).emit_stream(at.into(), qpn, into).ok(),
-            What::Inband | What::InbandSignal => {
+            What::Inband | What::InbandSignal | What::InbandImm => {
                 return write.payload(&small).emit_stream(at.into(), qpn, into).ok();
             }
             What::Inline => write.payload(&small).emit(index, qpn, into),
