@@ -84,10 +84,10 @@ struct Window {
     slot: &'static str,
 }
 
-/// As docs/results/long-messages.md has them.
+/// The best slots of docs/results/long-messages.md: 32 a window, as many as an in-band pipeline takes.
 const WINDOWS: [Window; 2] = [
     Window { bytes: 128 << 10, name: "128KiB", slot_bytes: 4 << 10, slot: "4KiB" },
-    Window { bytes: 1 << 20, name: "1MiB", slot_bytes: 16 << 10, slot: "16KiB" },
+    Window { bytes: 1 << 20, name: "1MiB", slot_bytes: 32 << 10, slot: "32KiB" },
 ];
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Copy threads of rows, as far as the machine has processors.
