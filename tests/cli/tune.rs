@@ -32,6 +32,25 @@ fn tuning_keeps_a_table_with_which_auto_is_measured() {
         let rows = out.lines().filter(|line| line.contains(&format!(" {size} ")));
         assert!(rows.count() >= 1, "{size}: {out}");
     }
+    // Both ratios are to the best path's time; as many of them count as level as are.
+    let ratios: Vec<[f64; 2]> = out
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<f64> =
+                line.split_whitespace().rev().map_while(|w| w.parse().ok()).collect();
+            let [again, times, auto, us] = words.get(..4)? else { return None };
+            assert!((auto / us - times).abs() < 0.02 + 0.02 / us, "{line}");
+            Some([*times, *again])
+        })
+        .collect();
+    assert!(ratios.len() >= 4, "{out}");
+    let level = |nth: usize| ratios.iter().filter(|row| row[nth] < 1.0505).count();
+    let said = out.lines().find(|line| line.starts_with("within 5 % of the best")).unwrap();
+    let said: Vec<usize> = said.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    assert!(
+        said[1] <= level(0) && said[2] == ratios.len() && said[3] <= level(1),
+        "{said:?} {out}"
+    );
     let json: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(json["version"], 1);
     let table = &json["tables"][0];

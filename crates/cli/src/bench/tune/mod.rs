@@ -26,8 +26,10 @@ use crate::plan::BenchPlan;
 
 /// Times that everything is measured, in turn: a path's median is that of its passes'.
 const PASSES: usize = 3;
-/// Times that auto and the best fixed path are measured beside each other.
+/// Times that auto and the best fixed path, twice, are measured beside each other.
 const BESIDE_PASSES: usize = 5;
+/// Which of what is measured in turn is auto; the others are the best fixed path and the same again.
+const AUTO: usize = 0;
 /// Part of the plan's messages, and of a row's time, that one size takes in a pass.
 const PART: u32 = 16;
 
@@ -184,57 +186,60 @@ impl Run<'_> {
         Err(CliError::new(what, "see what bellpush bench says of each path"))
     }
 
-    /// Auto and, at each size, the path that was best, in turn.
+    /// Auto and, at each size, the path that was best, twice, in turn.
     fn beside(&mut self, tuning: &Tuning, costs: &[Costs]) -> Result<Vec<Beside>, CliError> {
         let mut rows = Vec::new();
         let bar = progress(BESIDE_PASSES * self.scopes.len());
         for (scope, costs) in costs.iter().enumerate() {
             let best: Vec<Choice> =
                 (0..self.sizes.len()).map(|at| choose::best(costs, at)).collect();
-            let mut seen = vec![(Vec::new(), Vec::new()); self.sizes.len()];
+            let mut seen = vec![[const { Vec::new() }; 3]; self.sizes.len()];
             for pass in 0..BESIDE_PASSES {
                 bar.set_message(format!("auto, {}", self.scopes[scope].0));
-                let all: Vec<usize> = (0..self.sizes.len()).collect();
-                let mut measure_auto = |run: &mut Self| -> Result<(), CliError> {
-                    let medians = run.pass(Path::AUTO, tuning.clone(), scope, &all, &bar)?;
+                // Each is first as often as the others, but for a pass.
+                for nth in 0..3 {
+                    let series = (pass + nth) % 3;
+                    let medians = match series {
+                        AUTO => {
+                            let all: Vec<usize> = (0..self.sizes.len()).collect();
+                            self.pass(Path::AUTO, tuning.clone(), scope, &all, &bar)?
+                        }
+                        _ => Some(self.best_pass(&best, scope, &bar)?),
+                    };
                     for (at, ns) in medians.into_iter().flatten() {
-                        seen[at].0.push(ns);
+                        seen[at][series].push(ns);
                     }
-                    Ok(())
-                };
-                // Each is first as often as the other, but for one pass.
-                if pass % 2 == 0 {
-                    measure_auto(self)?;
-                }
-                let mut fixed_ns = Vec::new();
-                for choice in Choice::ALL {
-                    let sizes: Vec<usize> =
-                        all.iter().copied().filter(|&at| best[at] == choice).collect();
-                    if sizes.is_empty() {
-                        continue;
-                    }
-                    let given = Tuning::for_all(Ranges::always(choice));
-                    let medians = self.pass(fixed(choice).0, given, scope, &sizes, &bar)?;
-                    fixed_ns.extend(medians.into_iter().flatten());
-                }
-                if pass % 2 != 0 {
-                    measure_auto(self)?;
-                }
-                for (at, ns) in fixed_ns {
-                    seen[at].1.push(ns);
                 }
                 bar.inc(1);
             }
-            rows.extend(seen.into_iter().enumerate().map(|(at, (auto, fixed))| Beside {
-                scope: self.scopes[scope].0,
-                bytes: self.sizes[at],
-                best: best[at],
-                best_ns: median(fixed),
-                auto_ns: median(auto),
+            rows.extend(seen.into_iter().enumerate().map(|(at, seen)| {
+                let [auto_ns, best_ns, again_ns] = seen.map(median);
+                let (scope, bytes) = (self.scopes[scope].0, self.sizes[at]);
+                Beside { scope, bytes, best: best[at], best_ns, again_ns, auto_ns }
             }));
         }
         bar.finish_and_clear();
         Ok(rows)
+    }
+
+    /// Medians of the best path of each size, ns.
+    fn best_pass(
+        &mut self,
+        best: &[Choice],
+        scope: usize,
+        bar: &ProgressBar,
+    ) -> Result<Vec<(usize, f64)>, CliError> {
+        let mut all = Vec::new();
+        for choice in Choice::ALL {
+            let sizes: Vec<usize> = (0..best.len()).filter(|&at| best[at] == choice).collect();
+            if sizes.is_empty() {
+                continue;
+            }
+            let given = Tuning::for_all(Ranges::always(choice));
+            let medians = self.pass(fixed(choice).0, given, scope, &sizes, bar)?;
+            all.extend(medians.into_iter().flatten());
+        }
+        Ok(all)
     }
 
     /// Medians of one path at some sizes, ns; `None` where the NIC cannot take the path. Other queue pairs are gone

@@ -13,6 +13,8 @@ pub struct Beside {
     pub bytes: u64,
     pub best: Choice,
     pub best_ns: f64,
+    /// The same path, measured once more: how far apart two of the same are.
+    pub again_ns: f64,
     pub auto_ns: f64,
 }
 
@@ -20,7 +22,14 @@ impl Beside {
     fn times(&self) -> f64 {
         self.auto_ns / self.best_ns
     }
+
+    fn again(&self) -> f64 {
+        self.again_ns / self.best_ns
+    }
 }
+
+/// What counts as level.
+const LEVEL: f64 = 1.05;
 
 /// The ranges, the comparison with its worst row, and notes.
 pub fn render(
@@ -39,17 +48,26 @@ pub fn render(
         }
     }
     line(format_args!(
-        "\nauto beside the best fixed path, in turn: medians from put to completion, us"
+        "\nauto beside the best fixed path, and that path again, in turn: medians from put to completion, us"
     ));
-    let heads = ["scope", "size", "best", "us", "auto", "times"];
-    let [scope, bytes, best, us, auto, times] = heads;
-    line(format_args!("{scope:<8} {bytes:>10} {best:<15} {us:>9} {auto:>9} {times:>6}"));
+    let heads = ["scope", "size", "best", "us", "auto", "times", "again"];
+    let [scope, bytes, best, us, auto, times, again] = heads;
+    line(format_args!("{scope:<8} {bytes:>10} {best:<15} {us:>9} {auto:>9} {times:>6} {again:>6}"));
     for row in rows {
         let (us, auto) = (row.best_ns / 1e3, row.auto_ns / 1e3);
         let Beside { scope, bytes, best, .. } = row;
-        let (bytes, times) = (size::print(*bytes), row.times());
-        line(format_args!("{scope:<8} {bytes:>10} {best:<15} {us:>9.2} {auto:>9.2} {times:>6.3}"));
+        let (bytes, times, again) = (size::print(*bytes), row.times(), row.again());
+        line(format_args!(
+            "{scope:<8} {bytes:>10} {best:<15} {us:>9.2} {auto:>9.2} {times:>6.3} {again:>6.3}"
+        ));
     }
+    let level = |ratio: fn(&Beside) -> f64| rows.iter().filter(|row| ratio(row) <= LEVEL).count();
+    line(format_args!(
+        "within 5 % of the best: auto at {} of {} sizes, the best path itself, measured again, at {}",
+        level(Beside::times),
+        rows.len(),
+        level(Beside::again)
+    ));
     if let Some(worst) = rows.iter().max_by(|a, b| a.times().total_cmp(&b.times())) {
         let (scope, bytes) = (worst.scope, size::print(worst.bytes));
         line(format_args!("worst: {:.3} times the best, {scope}, {bytes}", worst.times()));
