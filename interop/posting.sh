@@ -50,16 +50,20 @@ if [[ -n $ucx ]]; then
   sed 's/@[A-Z_]*@/0/g' "$ucx/src/uct/api/version.h.in" > "$build/for-ucx/uct/api/version.h"
   compile -DHAVE_CONFIG_H -DHAVE_CUDA -DHAVE_GDA -I"$build/for-ucx" -I"$ucx/src" -o "$build/ucx" "$here/ucx.cu"
 fi
-# peer NAME CHECKOUT: a line with its commit, then its rows. One that fails does not keep the others from running.
+# One that fails does not keep the others from running.
 failed=0
+rows() {
+  "$@" || { failed=$?; echo "# $* ended with $failed"; }
+}
+# peer NAME CHECKOUT: a line with its commit, then its rows.
 peer() {
   local commit=""
   [[ ! -e $2/.git ]] || commit=$(git -C "$2" rev-parse --short HEAD || true)
   echo "# $1, commit ${commit:-not known}"
-  timeout 60 "$build/$1" || { failed=$?; echo "# $1 ended with $failed"; }
+  rows timeout 60 "$build/$1"
 }
 for round in 1 2; do
-  [[ -z $bellpush ]] || timeout 120 "$bellpush" bench --post
+  [[ -z $bellpush ]] || rows timeout 240 "$bellpush" bench --post
   peer doca "$doca"
   peer gpi "$nccl"
   [[ -z $nvshmem ]] || peer nvshmem "$nvshmem"

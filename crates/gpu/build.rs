@@ -94,16 +94,18 @@ fn compile_for_host(kernels: &Path, sources: &[PathBuf], out: &Path, werror: boo
         .flag_if_supported("-fstack-clash-protection")
         .cpp_link_stdlib(None)
         .file(kernels.join("host/exec.cpp"));
+    // What was made of the same sources by the same command stays.
+    let mut hasher = DefaultHasher::new();
     for cu in sources {
         // The compiler takes a .cu for CUDA (clang) or for a linker script (gcc); cc puts no `-x`
         // before the file. A one-line source beside the objects says the same.
         let stem = cu.file_stem().expect("a .cu file has a name").to_string_lossy().into_owned();
         let unit = out.join(format!("{stem}.host.cpp"));
-        write_if_changed(&unit, &format!("#include \"{}\"\n", cu.display()));
+        let text = format!("#include \"{}\"\n", cu.display());
+        write_if_changed(&unit, &text);
+        text.hash(&mut hasher);
         build.file(unit);
     }
-    // What was made of the same sources by the same command stays.
-    let mut hasher = DefaultHasher::new();
     let command = build.get_compiler().to_command();
     format!("{command:?}").hash(&mut hasher);
     let version = command.get_program();
@@ -124,8 +126,9 @@ fn compile_for_host(kernels: &Path, sources: &[PathBuf], out: &Path, werror: boo
     write_if_changed(&stamp, &hash);
 }
 
-/// A file and all that it includes from these folders or from beside it, also under an `#if` that does not hold. A
-/// name that is not found is the compiler's own.
+/// A file and all that it includes from these folders or, by a name in quotes, from beside it, also under an `#if` that
+/// does not hold. A name that is not found is the compiler's own. What a flag or a variable of the compiler's includes is
+/// not among them.
 pub fn with_includes(file: &Path, folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = vec![file.to_owned()];
     let mut next = 0;
@@ -137,12 +140,14 @@ pub fn with_includes(file: &Path, folders: &[PathBuf]) -> Vec<PathBuf> {
             let Some(named) = directive.and_then(|rest| rest.strip_prefix("include")) else {
                 continue;
             };
-            let opened = named.trim_start().strip_prefix(['"', '<']);
+            let named = named.trim_start();
+            let opened = named.strip_prefix(['"', '<']);
             let name = opened.and_then(|rest| rest.split(['"', '>']).next());
             let name = name.unwrap_or_else(|| panic!("{}: no file in `{line}`", file.display()));
-            let beside = file.parent().into_iter();
-            let places = beside.chain(folders.iter().map(PathBuf::as_path));
-            let found = places.filter_map(|folder| folder.join(name).canonicalize().ok()).next();
+            let beside = file.parent().filter(|_| named.starts_with('"')).into_iter();
+            let mut places = beside.chain(folders.iter().map(PathBuf::as_path));
+            let found = places.map(|folder| folder.join(name)).find(|path| path.is_file());
+            let found = found.map(|path| path.canonicalize().unwrap_or(path)); // one name for each
             all.extend(found.filter(|path| !all.contains(path)));
         }
     }

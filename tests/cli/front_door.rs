@@ -258,4 +258,18 @@ fn a_kernel_is_compiled_again_when_what_it_includes_changes() {
         let path = Path::new(header).canonicalize().expect("it was read");
         assert!(post(path.to_str().expect("text")), "{header}");
     }
+    // As the compiler looks: by a name in quotes beside the file first, by another in the folders alone; and a folder of
+    // that name is none.
+    let folder = tempfile::tempdir().unwrap();
+    let (beside, include) = (folder.path().join("beside"), folder.path().join("include"));
+    fs::create_dir_all(beside.join("atomic")).unwrap();
+    fs::create_dir_all(&include).unwrap();
+    let file = beside.join("a.cu");
+    fs::write(&file, "#include <x.h>\n # include \"y.h\"\n#include <atomic>\n").unwrap();
+    for name in ["x.h", "y.h"] {
+        fs::write(beside.join(name), "").unwrap();
+        fs::write(include.join(name), "").unwrap();
+    }
+    let found = kernels_build::with_includes(&file, &[include.clone()]);
+    assert_eq!(found, [file, include.join("x.h"), beside.join("y.h")]);
 }

@@ -26,10 +26,11 @@ use crate::plan::BenchPlan;
 
 /// Times that everything is measured, in turn: a path's median is that of its passes'.
 const PASSES: usize = 3;
-/// Times that auto and the best fixed path, twice, are measured beside each other.
-const BESIDE_PASSES: usize = 5;
 /// Which of what is measured in turn is auto; the others are the best fixed path and the same again.
 const AUTO: usize = 0;
+/// The turns of each pass: each is as often behind each other one as the others are.
+const TURNS: [[usize; 3]; 6] =
+    [[AUTO, 1, 2], [2, 1, AUTO], [1, 2, AUTO], [AUTO, 2, 1], [1, AUTO, 2], [2, AUTO, 1]];
 /// Part of the plan's messages, and of a row's time, that one size takes in a pass.
 const PART: u32 = 16;
 
@@ -189,16 +190,14 @@ impl Run<'_> {
     /// Auto and, at each size, the path that was best, twice, in turn.
     fn beside(&mut self, tuning: &Tuning, costs: &[Costs]) -> Result<Vec<Beside>, CliError> {
         let mut rows = Vec::new();
-        let bar = progress(BESIDE_PASSES * self.scopes.len());
+        let bar = progress(TURNS.len() * self.scopes.len());
         for (scope, costs) in costs.iter().enumerate() {
             let best: Vec<Choice> =
                 (0..self.sizes.len()).map(|at| choose::best(costs, at)).collect();
             let mut seen = vec![[const { Vec::new() }; 3]; self.sizes.len()];
-            for pass in 0..BESIDE_PASSES {
+            for turns in TURNS {
                 bar.set_message(format!("auto, {}", self.scopes[scope].0));
-                // Each is first as often as the others, but for a pass.
-                for nth in 0..3 {
-                    let series = (pass + nth) % 3;
+                for series in turns {
                     let medians = match series {
                         AUTO => {
                             let all: Vec<usize> = (0..self.sizes.len()).collect();
@@ -213,9 +212,11 @@ impl Run<'_> {
                 bar.inc(1);
             }
             rows.extend(seen.into_iter().enumerate().map(|(at, seen)| {
-                let [auto_ns, best_ns, again_ns] = seen.map(median);
+                let [auto, first, second] = seen;
                 let (scope, bytes) = (self.scopes[scope].0, self.sizes[at]);
-                Beside { scope, bytes, best: best[at], best_ns, again_ns, auto_ns }
+                let best_ns = median([first.as_slice(), &second].concat());
+                let two_ns = [median(first), median(second)];
+                Beside { scope, bytes, best: best[at], best_ns, two_ns, auto_ns: median(auto) }
             }));
         }
         bar.finish_and_clear();
@@ -288,14 +289,37 @@ impl Run<'_> {
     }
 }
 
+/// Of an even number the mean of the two in the middle.
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_unstable_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+    let (low, high) = (all.len().saturating_sub(1) / 2, all.len() / 2);
+    all.get(low).zip(all.get(high)).map_or(f64::NAN, |(low, high)| f64::midpoint(*low, *high))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_median_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 9.0]), 3.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 9.0]), 3.0);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn each_has_each_other_one_before_it_equally_often() {
+        let mut behind = std::collections::BTreeMap::new();
+        for turns in TURNS {
+            turns.windows(2).for_each(|pair| *behind.entry((pair[0], pair[1])).or_insert(0) += 1);
+        }
+        assert_eq!(behind.into_values().collect::<Vec<_>>(), [2; 6]);
+        for place in 0..3 {
+            let mut there = TURNS.map(|turns| turns[place]);
+            there.sort_unstable();
+            assert_eq!(there, [0, 0, 1, 1, 2, 2]);
+        }
+    }
 
     #[test]
     fn sizes_are_measured_between_doubles() {
