@@ -145,7 +145,7 @@ pub fn with_includes(file: &Path, folders: &[PathBuf]) -> Vec<PathBuf> {
             let name = opened.and_then(|rest| rest.split(['"', '>']).next());
             let name = name.unwrap_or_else(|| panic!("{}: no file in `{line}`", file.display()));
             let beside = file.parent().filter(|_| named.starts_with('"')).into_iter();
-            let mut places = beside.chain(folders.iter().map(PathBuf::as_path));
+            let places = beside.chain(folders.iter().map(PathBuf::as_path));
             let found = places.map(|folder| folder.join(name)).find(|path| path.is_file());
             let found = found.map(|path| path.canonicalize().unwrap_or(path)); // one name for each
             all.extend(found.filter(|path| !all.contains(path)));

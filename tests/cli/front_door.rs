@@ -270,6 +270,6 @@ fn a_kernel_is_compiled_again_when_what_it_includes_changes() {
         fs::write(beside.join(name), "").unwrap();
         fs::write(include.join(name), "").unwrap();
     }
-    let found = kernels_build::with_includes(&file, &[include.clone()]);
+    let found = kernels_build::with_includes(&file, std::slice::from_ref(&include));
     assert_eq!(found, [file, include.join("x.h"), beside.join("y.h")]);
 }
