@@ -261,6 +261,21 @@ fn every_pair_has_its_class_and_distance() {
     );
 }
 
+/// A NIC that does not answer, or has no active port, is no GPU's while another is usable.
+#[test]
+fn no_gpu_is_given_a_nic_that_is_down() {
+    for (name, down) in [("off-the-bus", "mlx5_0"), ("env-down", "mlx5_1")] {
+        let told = json(machine(name, &[]).path());
+        let placement = told["placement"].as_array().unwrap();
+        let given: Vec<_> = placement.iter().filter(|pair| pair["assigned"] == true).collect();
+        assert_eq!(given.len(), 2, "{name}: {placement:?}");
+        assert!(given.iter().all(|pair| pair["name"] != down), "{name}: {given:?}");
+    }
+    let told = json(machine("port-down", &[]).path());
+    let placement = told["placement"].as_array().unwrap();
+    assert!(placement.iter().any(|pair| pair["assigned"] == true), "all are down: {placement:?}");
+}
+
 /// A recording has what the checks read: they find the same.
 #[test]
 fn a_recording_is_the_machine() {

@@ -12,6 +12,7 @@ pub mod clock;
 mod copies;
 pub mod datagrams;
 mod dma;
+pub mod ethtool;
 pub mod guarded;
 pub mod hidden;
 mod hooked;

@@ -1,11 +1,12 @@
 //! Short measurements: a put by every path, and the counters around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
+use bellpush::mem::ethtool;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
 use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
@@ -143,6 +144,25 @@ pub fn counters(m: &Machine) -> BTreeMap<String, u64> {
         }
     }
     all
+}
+
+/// Counters of this machine's interfaces of mlx5 that their driver alone has: pause frames and packets that a port has
+/// discarded. A driver without any has none.
+pub fn of_drivers(m: &Machine) -> BTreeMap<String, u64> {
+    let ports = m.mlx5().flat_map(|device| &device.ports);
+    let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
+    let mut all = BTreeMap::new();
+    for interface in interfaces {
+        let counted = ethtool::counters(interface).unwrap_or_default();
+        let told = counted.into_iter().filter(|(name, _)| is_told_of(name));
+        all.extend(told.map(|(name, value)| (format!("{interface} {}", short(&name)), value)));
+    }
+    all
+}
+
+/// Of a driver's counters.
+fn is_told_of(name: &str) -> bool {
+    ["pause", "discard"].iter().any(|part| name.contains(part))
 }
 
 impl Measured {

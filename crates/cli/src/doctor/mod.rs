@@ -87,7 +87,14 @@ pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
     let left = READING.saturating_sub(begun.elapsed()).max(READING / 8);
     let measured = match args.live {
         true => Some(live::measure(&args.nic, || {
-            examined(None, None).map_or_else(|_| BTreeMap::new(), |(m, ..)| live::counters(&m))
+            examined(None, None).map_or_else(
+                |_| BTreeMap::new(),
+                |(m, ..)| {
+                    let mut all = live::counters(&m);
+                    all.extend(live::of_drivers(&m));
+                    all
+                },
+            )
         })?),
         false => None,
     };

@@ -44,7 +44,7 @@ type ChecksOf = fn(&PathVerdict) -> &Vec<&'static str>;
 
 fn pairs(m: &Machine) -> Vec<Pair> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
-    let given = m.pairs();
+    let given = m.usable_pairs();
     let nodes: Vec<u32> = m.system.distances.keys().copied().collect();
     let distance = |a: Address, b: Address| {
         let place = nodes.iter().position(|&n| Some(n) == tree.numa(b))?;

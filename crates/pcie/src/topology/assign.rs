@@ -48,7 +48,16 @@ fn prefer_rdma<T>(nics: &mut Vec<T>, has_rdma: impl Fn(&T) -> Option<bool>) {
 /// Assigns the NICs of a capture. Functions of one card share its link, so GPUs are spread over
 /// cards first.
 pub fn assign(tree: &Tree<'_>) -> Vec<Assigned<Address>> {
-    let (gpus, nics) = (tree.capture().of_kind(Kind::Gpu), candidates(tree));
+    assign_usable(tree, |_| true)
+}
+
+/// As [`assign`], of the NICs that can be used, as long as one can.
+pub fn assign_usable(
+    tree: &Tree<'_>,
+    is_usable: impl Fn(Address) -> bool,
+) -> Vec<Assigned<Address>> {
+    let (gpus, mut nics) = (tree.capture().of_kind(Kind::Gpu), candidates(tree));
+    prefer(&mut nics, |nic| is_usable(*nic));
     let card = |a: &Address| a.card();
     let cards: Vec<usize> = nics
         .iter()

@@ -8,7 +8,7 @@ pub mod system;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign, candidates};
+use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign_usable, candidates};
 
 use super::read::{Root, Seen};
 use gpu::Nvidia;
@@ -169,14 +169,26 @@ impl Machine {
         (gpus > RANKED || nics > RANKED).then_some((gpus, nics))
     }
 
-    /// Every NVIDIA GPU with its NIC; none where there are too many.
+    /// Every NVIDIA GPU with the NIC beside it; none where there are too many.
     pub fn pairs(&self) -> Vec<Assigned<Address>> {
+        self.pairs_of(|_| true)
+    }
+
+    /// The same, of NICs that answer and are not known to have no active port, as long as there is one.
+    pub fn usable_pairs(&self) -> Vec<Assigned<Address>> {
+        self.pairs_of(|nic| {
+            !self.pci.more(nic).is_dead && !self.rdma_at(nic).is_some_and(RdmaDevice::is_down)
+        })
+    }
+
+    fn pairs_of(&self, is_usable: impl Fn(Address) -> bool) -> Vec<Assigned<Address>> {
         let Some(capture) = self.pci.capture.known() else { return Vec::new() };
         if self.unranked().is_some() {
             return Vec::new();
         }
         let gpus = self.gpus();
-        assign(&Tree::new(capture)).into_iter().filter(|a| gpus.contains(&a.gpu)).collect()
+        let all = assign_usable(&Tree::new(capture), is_usable);
+        all.into_iter().filter(|pair| gpus.contains(&pair.gpu)).collect()
     }
 
     /// A variable that is set and not empty.
