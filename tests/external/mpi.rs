@@ -145,6 +145,11 @@ fn mpi4py_passes_its_own_tests() {
         println!("SKIPPED: no source of mpi4py (BELLPUSH_MPI4PY)");
         return;
     };
+    let module = Command::new("/usr/bin/python3").args(["-c", "import mpi4py"]).output();
+    if !module.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: the system's Python has no mpi4py (python3-mpi4py)");
+        return;
+    }
     let runner = source.join("test/runtests.py");
     // Ranks that are started later have no `bellpush run` above them.
     let without = ["--no-threads", "-e", "test_spawn", "-e", "test_dynproc"];
