@@ -18,7 +18,8 @@ const NAME_BYTES: usize = 32;
 /// Most counters. A card with many queues has some thousands.
 const MOST: usize = 1 << 15;
 
-/// All counters of an interface by their names.
+/// All counters of an interface by their names, each in the unit that its driver's name for it says (frames, bytes), since
+/// the driver began to count.
 ///
 /// # Errors
 /// The system's: `ENODEV` where no interface has the name, `EOPNOTSUPP` where its driver has no counters.
