@@ -20,6 +20,8 @@ using own_system = pull<share::exclusive, reach::system>;
 using own_system_strict = pull<share::exclusive, reach::system, order::strict>;
 using shared = pull<share::shared, reach::gpu>;
 using shared_system = pull<share::shared, reach::system>;
+using shared_strict = pull<share::shared, reach::gpu, order::strict>;
+using shared_system_strict = pull<share::shared, reach::system, order::strict>;
 using own_inband = bp::path<data::push, kick::inband, share::exclusive, reach::system>;
 using shared_inband = bp::path<data::push, kick::inband, share::shared, reach::system>;
 
@@ -359,6 +361,8 @@ BP_KERNEL(bp_post_inband_shared, bp_post_args) { puts<shared_inband, thread>(arg
 BP_KERNEL(bp_post_put_shared, bp_post_args) { puts<shared, thread>(args); }
 BP_KERNEL(bp_post_put_shared_copied, bp_post_args) { puts<shared, thread, at::copied>(args); }
 BP_KERNEL(bp_post_put_shared_system, bp_post_args) { puts<shared_system, thread>(args); }
+BP_KERNEL(bp_post_put_shared_strict, bp_post_args) { puts<shared_strict, thread>(args); }
+BP_KERNEL(bp_post_put_shared_system_strict, bp_post_args) { puts<shared_system_strict, thread>(args); }
 
 BP_KERNEL(bp_post_deferred_thread, bp_post_args) { deferred<own, thread>(args); }
 BP_KERNEL(bp_post_deferred_warp, bp_post_args) { deferred<own, warp>(args); }

@@ -128,7 +128,9 @@ impl AutoPosted {
         let bell_tag = path(Kick::Kernel).tag(self.line, self.order, self.bell.reach);
         ep.bell = DeviceEndpoint { tag: bell_tag, ..self.bell.device };
         ep.tag = tag::AUTO | bell_tag & (tag::SYSTEM | tag::STRICT);
-        if let Some(inband) = &self.inband {
+        // Where no length goes in-band, waits of kernels need not look at that queue pair: its state is a read more.
+        let is_taken = self.tuning.has(|choice| choice == Choice::Inband);
+        if let Some(inband) = self.inband.as_ref().filter(|_| is_taken) {
             ep.inband = inband.device;
             ep.tag |= inband.device.tag & (tag::INBAND_12_4 | tag::INBAND_14_2 | tag::INBAND_60_4);
         }

@@ -119,6 +119,22 @@ fn each_choice_delivers() {
     everything_works(&bed, each_its_own(), "a table");
 }
 
+/// A kernel's waits look at the in-band queue pair where some length takes it, and not else.
+#[test]
+fn waits_look_at_what_lengths_take() {
+    let bed = TestBed::fibres();
+    let has_lines = bed.nic.order() != Order::Strict;
+    let takes_lines = |tuning| {
+        let pair = bed.pair(Path::AUTO, BYTES, options(tuning));
+        pair.a.auto_device().expect("it is connected").inband.tag != 0
+    };
+    assert_eq!(takes_lines(each_its_own()), has_lines);
+    assert_eq!(takes_lines(always(Choice::Inband)), has_lines);
+    for choice in [Choice::Inline, Choice::Push, Choice::Pull] {
+        assert!(!takes_lines(always(choice)), "{}", choice.as_str());
+    }
+}
+
 /// Of the in-band queue pair waits tell nothing where its tag is gone, slots' credits are counted, and what is pulled or
 /// inline takes none.
 #[test]

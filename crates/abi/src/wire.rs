@@ -168,7 +168,7 @@ pub struct Choices {
 pub struct DeviceAutoEndpoint {
     /// The queue pair with a doorbell, as an endpoint of `push/kernel`.
     pub bell: DeviceEndpoint,
-    /// The in-band one, as an endpoint of `push/inband`; zeros where there is none.
+    /// The in-band one, as an endpoint of `push/inband`; zeros where there is none, or no length takes it.
     pub inband: DeviceEndpoint,
     /// Choices of one thread.
     pub by_thread: Choices,
