@@ -5,10 +5,16 @@
 mod advice;
 #[path = "topo/measured.rs"]
 pub mod measured;
+#[path = "topo/nics.rs"]
+mod nics;
 #[path = "topo/page.rs"]
 mod page;
 #[path = "topo/source.rs"]
 mod source;
+#[path = "topo/summary.rs"]
+mod summary;
+#[path = "topo/summary_text.rs"]
+mod summary_text;
 
 use std::path::PathBuf;
 
@@ -24,6 +30,7 @@ use crate::sim_marks;
 use crate::values;
 use advice::{All, Basis};
 use source::Source;
+use summary::{Names, Summary};
 
 /// Arguments of `bellpush topo`.
 #[derive(Debug, Clone, clap::Args)]
@@ -119,7 +126,7 @@ fn rows_json(
     source: &Source,
     topology: &Topology,
     pairs: &[Assigned<NodeId>],
-    advice: &All,
+    (advice, basis): (&All, &Basis),
 ) -> Vec<Value> {
     let class = |gpu: NodeId, nic: NodeId| {
         let address = |n: NodeId| topology.node(n).id.parse().ok();
@@ -136,7 +143,8 @@ fn rows_json(
     for gpu in topology.of_kind(Kind::Gpu) {
         for nic in topology.of_kind(Kind::Nic) {
             let (g, n) = (&topology.node(gpu).id, &topology.node(nic).id);
-            let is_its = pairs.iter().any(|a| a.gpu == gpu && a.nic == Some(nic));
+            let is_its = pairs.iter().any(|a| a.gpu == gpu && a.nic == Some(nic))
+                && basis.takes(topology, nic);
             rows.push(json!({
                 "gpu": g, "nic": n, "class": class(gpu, nic), "assigned": is_its,
                 "advice": advice::rows(topology, advice, gpu, nic),
@@ -174,8 +182,19 @@ fn capture_json(source: &Source) -> Value {
     });
     let fans = write_fans(&tree).into_iter().map(|c| {
         let roots: Vec<String> = c.roots.iter().map(ToString::to_string).collect();
-        let seen = if c.known.is_some() { "reported" } else { "unknown" };
-        json!({ "switch": c.switch.to_string(), "chip": c.chip, "roots": roots, "collapse": seen })
+        let word = if c.known.is_some() { "reported" } else { "unknown" };
+        let senders: Vec<String> = c.sources.iter().map(ToString::to_string).collect();
+        let seen = c.known.map(|k| {
+            let seen = k.seen();
+            json!({
+                "platform": k.platform, "senders": seen.sources, "roots": seen.roots,
+                "gb_per_s": seen.gb_per_s, "source": seen.source,
+            })
+        });
+        json!({
+            "switch": c.switch.to_string(), "chip": c.chip, "senders": senders, "roots": roots,
+            "collapse": word, "seen": seen,
+        })
     });
     json!({
         "devices": devices.collect::<Vec<_>>(), "unknown": unknowns(&tree),
@@ -247,7 +266,11 @@ pub fn run_to(
         Some(text) => loads(&topology, &text.parse::<Workload>()?).map_err(|e| e.to_string())?,
         None => Vec::new(),
     };
+    let names = Names::new(&source, &topology);
+    let summary = Summary::new(&source, &topology, &pairs, (&advice, &basis), !args.no_predict);
     let mut text = told(&source, &topology);
+    let collapses = text.contains("posted-write collapse");
+    text = summary_text::text(&summary, &names, &basis, collapses) + &text;
     if let Some(workload) = &args.load {
         text += &load_text(&topology, workload, &loaded);
     }
@@ -267,7 +290,7 @@ pub fn run_to(
         values::put(path, &to_toml(&topology), out)?;
     }
     if let Some(path) = &args.json {
-        let results = rows_json(&source, &topology, &pairs, &advice);
+        let results = rows_json(&source, &topology, &pairs, (&advice, &basis));
         let meta = json!({
             "command": "topo", "topology": topology.name, "source": "model",
             "advice": advice::basis_json(&advice, &basis), "set": args.set,
@@ -279,7 +302,8 @@ pub fn run_to(
         });
         let links = args.load.as_ref().map(|_| links.collect::<Vec<_>>());
         let all = json!({
-            "meta": meta, "results": results, "loads": links, "capture": capture_json(&source),
+            "meta": meta, "summary": summary.json(&names, &basis), "results": results,
+            "loads": links, "capture": capture_json(&source),
         });
         values::put(path, &(serde_json::to_string_pretty(&all)? + "\n"), out)?;
     }

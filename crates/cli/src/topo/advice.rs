@@ -6,12 +6,13 @@ use std::time::Duration;
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
     EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, NicModel, Origins, Params, Ranking, Ranks,
-    TestBedSpec, has_part_in_ranks, impossible, rank,
+    TestBedSpec, has_part_in_ranks, impossible, rank, unknown_roots,
 };
-use bellpush::pcie::topology::{Assigned, Class, Distance, Kind, NodeId, Topology};
+use bellpush::pcie::topology::{Assigned, Class, Distance, NodeId, Peer, Topology};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::nics::Is;
 use crate::cli::CliError;
 use crate::sim_options::Asked;
 
@@ -34,50 +35,27 @@ pub struct Basis {
     pub is_named: bool,
 }
 
-/// Bits of a byte: rates of wires are Gb/s by their names, GB/s in the model.
-const BITS: f64 = 8.0;
-
-impl Basis {
-    /// Whether advice is given for this NIC: one without RDMA has no path.
-    fn takes(&self, topology: &Topology, nic: NodeId) -> bool {
-        self.is_named || topology.nic_family(nic).is_none_or(|family| family.has_rdma)
-    }
-
-    /// The parameters for this NIC: the wire of its family, unless something else says it.
-    fn params_of(&self, topology: &Topology, nic: NodeId) -> Params {
-        let mut params = self.params.clone();
-        let of_family = topology.nic_family(nic).and_then(|family| family.gbps);
-        if let Some(gbps) = of_family.filter(|_| self.assumes_wire()) {
-            params.wire_gb_per_s = f64::from(gbps) / BITS;
-        }
-        params
-    }
-
-    fn assumes_wire(&self) -> bool {
-        !self.is_named && self.origins.of("wire_gb_per_s") == Origin::Assumed
-    }
-
-    /// The wire that is taken for a NIC, where nothing says it.
-    fn wire(&self, topology: &Topology, nic: NodeId) -> Option<String> {
-        if !self.assumes_wire() {
-            return None;
-        }
-        let gbps = self.params_of(topology, nic).wire_gb_per_s * BITS;
-        let family = topology.nic_family(nic);
-        Some(match family.and_then(|family| family.gbps.and(Some(family.name))) {
-            Some(name) => format!("Wire assumed {gbps} Gb/s, a port's most of {name}"),
-            None => format!("Wire assumed {gbps} Gb/s: the NIC's name does not tell"),
-        })
-    }
-}
-
 /// The advice of one pair.
 pub struct Advice {
     /// GPU.
     pub gpu: NodeId,
     /// NIC.
     pub nic: NodeId,
-    ranks: Ranks,
+    /// Its paths by each goal.
+    pub ranks: Ranks,
+}
+
+/// Why a pair has no advice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Without {
+    /// The model takes no guess for a link.
+    Link,
+    /// The class is not known.
+    Class,
+    /// The NIC has no RDMA.
+    Rdma,
+    /// There are too many kinds of pairs.
+    Kinds,
 }
 
 /// What pairs that differ in nothing have alike: their part of the topology, and the wire.
@@ -88,12 +66,8 @@ type Alike = ((Topology, [NodeId; 2]), f64);
 pub struct All {
     /// Of the pairs whose links and class are known.
     pub of: Vec<Advice>,
-    /// Pairs without: the model takes no guess for a link.
-    unknown: usize,
-    /// Pairs without: their NIC has no RDMA.
-    no_rdma: usize,
-    /// Pairs without, since there are too many kinds.
-    too_many: usize,
+    /// GPUs of the other pairs.
+    pub without: Vec<(NodeId, Without)>,
 }
 
 impl All {
@@ -105,18 +79,18 @@ impl All {
         for pair in pairs {
             let Some(nic) = pair.nic else { continue };
             if !basis.takes(topology, nic) {
-                all.no_rdma += 1;
+                all.without.push((pair.gpu, Without::Rdma));
                 continue;
             }
-            if !is_known(topology, pair, nic) {
-                all.unknown += 1;
+            if let Some(why) = lacks(topology, pair, nic) {
+                all.without.push((pair.gpu, why));
                 continue;
             }
             let params = basis.params_of(topology, nic);
             let part = (topology.part(pair.gpu, nic), params.wire_gb_per_s);
             let at = kinds.iter().position(|(kind, _)| *kind == part).unwrap_or(kinds.len());
             if at == MOST_KINDS {
-                all.too_many += 1;
+                all.without.push((pair.gpu, Without::Kinds));
                 continue;
             }
             if at == kinds.len() {
@@ -135,7 +109,15 @@ impl All {
         let ranked: Vec<Ranks> = ranked.collect();
         bar.finish_and_clear();
         let of = known.into_iter().map(|([gpu, nic], at)| {
-            let ranks = ranked[at].clone();
+            let mut ranks = ranked[at].clone();
+            let is_other = matches!(basis.nic_is(topology, nic), Is::Other(_));
+            let is_rated = basis.port(topology, nic).is_some();
+            // Another NIC's times and rates say nothing of this one.
+            for r in &mut ranks.rankings {
+                if is_other || r.goal == Goal::Rate && !is_rated {
+                    r.paths.iter_mut().for_each(|(_, f)| f.origin = Origin::Unknown);
+                }
+            }
             Advice { gpu, nic, ranks }
         });
         all.of = of.collect();
@@ -171,7 +153,7 @@ pub fn check_sets(
     let mut kinds: Vec<(Topology, [NodeId; 2])> = Vec::new();
     for pair in pairs {
         let is_advised =
-            |nic: &NodeId| basis.takes(topology, *nic) && is_known(topology, pair, *nic);
+            |nic: &NodeId| basis.takes(topology, *nic) && lacks(topology, pair, *nic).is_none();
         if let Some(nic) = pair.nic.filter(is_advised) {
             let part = topology.part(pair.gpu, nic);
             if !kinds.contains(&part) {
@@ -196,17 +178,17 @@ pub fn check_sets(
     Ok(())
 }
 
-fn is_known(topology: &Topology, pair: &Assigned<NodeId>, nic: NodeId) -> bool {
-    let linked = |n: NodeId| {
-        let has_one = |kind| matches!(kind, Kind::Gpu | Kind::Nic | Kind::Switch);
-        let nodes = topology.ancestry(n).into_iter().map(|n| topology.node(n));
-        nodes.filter(|node| has_one(node.kind)).all(|node| node.link.is_some())
-    };
+/// What is not known of a pair, and without which there is no advice.
+fn lacks(topology: &Topology, pair: &Assigned<NodeId>, nic: NodeId) -> Option<Without> {
+    let linked = |n: NodeId| topology.unknown_link(n).is_none();
     let class = topology.distance(pair.gpu, nic);
     // A class of a capture leaves ACS aside, which the topology's ways do not.
     let is_known = pair.class.allows(class) || class == Distance::Phb;
     let is_vague = matches!(pair.class, Class::NodeOrSys | Class::Unknown);
-    linked(pair.gpu) && linked(nic) && is_known && !is_vague
+    if !is_known || is_vague {
+        return Some(Without::Class);
+    }
+    (!(linked(pair.gpu) && linked(nic))).then_some(Without::Link)
 }
 
 fn goal(goal: Goal) -> String {
@@ -235,19 +217,45 @@ fn figure(goal: Goal, f: &Figure) -> String {
 /// Root complexes on the NIC's way to the GPU of which nobody knows whether they forward reads.
 fn unknown_reads(topology: &Topology, advice: &Advice) -> Option<String> {
     let way = topology.route(advice.nic, advice.gpu);
-    let unknown = |n: &NodeId| topology.p2p_of(*n).0.reads.is_none();
-    let mut roots: Vec<String> =
-        way.roots(topology).filter(unknown).map(|n| topology.node(n).id.clone()).collect();
-    roots.sort();
-    (!roots.is_empty()).then(|| roots.join(", "))
+    names(topology, way.unknown_peers(topology, Peer::Reads, false))
 }
 
-fn pair_text(topology: &Topology, advice: &Advice, out: &mut String) {
+/// Root complexes on which the advice hangs without anything being known of them.
+pub fn unknown_of(topology: &Topology, advice: &Advice) -> Vec<NodeId> {
+    let mut all: Vec<NodeId> = Vec::new();
+    for r in &advice.ranks.rankings {
+        let ends = [advice.gpu, advice.nic];
+        let of = r.paths.iter().map(|(path, _)| unknown_roots(topology, ends, *path, r.goal));
+        all.extend(of.flatten());
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn names(topology: &Topology, nodes: Vec<NodeId>) -> Option<String> {
+    let mut names: Vec<String> =
+        nodes.into_iter().map(|n| one_line(&topology.node(n).id)).collect();
+    names.sort();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn pair_text(topology: &Topology, advice: &Advice, basis: &Basis, out: &mut String) {
     let id = |n: NodeId| one_line(&topology.node(n).id);
     let (gpu, nic) = (id(advice.gpu), id(advice.nic));
     let class = topology.distance(advice.gpu, advice.nic);
     for r in &advice.ranks.rankings {
         let (goal_name, verdict) = (goal(r.goal), verdict(r));
+        if r.goal == Goal::Rate && basis.port(topology, advice.nic).is_none() {
+            let most = topology.link_gb_per_s(advice.nic);
+            let most = most.map_or(String::new(), |m| format!(", at most {m:.1} by its PCIe link"));
+            let _ = writeln!(
+                out,
+                "{gpu:>6} {nic:>6} {class:>4} {goal_name:>10}  unknown rate: that of the NIC's port \
+                 is not known{most}"
+            );
+            continue;
+        }
         let _ = write!(out, "{gpu:>6} {nic:>6} {class:>4} {goal_name:>10}  {verdict:<15}");
         for (path, f) in &r.paths {
             let _ = write!(out, "  {} {}", path.name(), figure(r.goal, f));
@@ -277,13 +285,14 @@ fn pair_text(topology: &Topology, advice: &Advice, out: &mut String) {
             "{:32}peer reads of {}: unknown, taken as allowed; where they are refused there is no \
              pull: {next} for {}",
             "",
-            one_line(&roots),
+            roots,
             goal(r.goal)
         );
     }
 }
 
-fn one_line(text: &str) -> String {
+/// Others' text on one line.
+pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -300,26 +309,24 @@ fn causes(all: &[Advice]) -> Vec<&HangsOn> {
 /// What the command prints.
 pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
     let mut out = String::new();
-    if all.no_rdma > 0 {
-        let _ = writeln!(
-            out,
-            "{} pairs without an RDMA NIC: no advice (--nic takes every NIC for one).",
-            all.no_rdma
-        );
-    }
-    if all.unknown > 0 {
-        let _ = writeln!(
-            out,
-            "{} pairs without prediction: a link or the class is not known.",
-            all.unknown
-        );
-    }
-    if all.too_many > 0 {
-        let _ = writeln!(
-            out,
-            "{} pairs without prediction: they are of more than {MOST_KINDS} different kinds.",
-            all.too_many
-        );
+    for (why, text) in [
+        (
+            Without::Rdma,
+            "pairs without an RDMA NIC: no advice (--nic takes every NIC for one).".into(),
+        ),
+        (Without::Link, "pairs without prediction: a link is not known.".to_owned()),
+        (Without::Class, "pairs without prediction: the class is not known.".into()),
+        (
+            Without::Kinds,
+            format!(
+                "pairs without prediction: they are of more than {MOST_KINDS} different kinds."
+            ),
+        ),
+    ] {
+        let pairs = all.without.iter().filter(|(_, own)| *own == why).count();
+        if pairs > 0 {
+            let _ = writeln!(out, "{pairs} {text}");
+        }
     }
     if all.of.is_empty() {
         return out;
@@ -331,19 +338,25 @@ pub fn text(topology: &Topology, all: &All, basis: &Basis) -> String {
         out,
         "us to the completion that the sender sees, and GB/s of eight operations of 64 KiB; \
          [least, most] with any one\nassumed or fitted number {percent:.0} % less or more. Behind a \
-         number stands the weakest of what it hangs on: m measured, r read,\nf fitted, a assumed. \
-         tie: with one number moved the other is no more than {:.0} % worse.",
+         number stands the weakest of what it hangs on: m measured, r read,\nf fitted, a assumed, \
+         u unknown. tie: with one number moved the other is no more than {:.0} % worse.",
         EQUAL * 100.0
     );
-    let mut wires: Vec<String> = Vec::new();
-    for wire in all.of.iter().filter_map(|advice| basis.wire(topology, advice.nic)) {
-        if !wires.contains(&wire) {
-            let _ = writeln!(out, "{wire}.");
-            wires.push(wire);
+    let mut priced: Vec<(String, Vec<String>)> = Vec::new();
+    for advice in &all.of {
+        let nic = one_line(&topology.node(advice.nic).id);
+        let text = basis.priced_as(topology, advice.nic);
+        match priced.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, nics)) if nics.contains(&nic) => {}
+            Some((_, nics)) => nics.push(nic),
+            None => priced.push((text, vec![nic])),
         }
     }
+    for (text, nics) in priced {
+        let _ = writeln!(out, "{}: times are those of {text}.", nics.join(", "));
+    }
     for advice in &all.of {
-        pair_text(topology, advice, &mut out);
+        pair_text(topology, advice, basis, &mut out);
     }
     let measured = bellpush::pcie::sim::CALIBRATION.iter().map(|c| c.parameter);
     let measured: Vec<String> = measured

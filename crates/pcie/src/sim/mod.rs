@@ -108,7 +108,9 @@ pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, pr
 pub use second_rows::SECOND_COPY_ROWS;
 pub use third_rows::THIRD_COPY_ROWS;
 
-pub use rank::{EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank};
+pub use rank::{
+    EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank, unknown_roots,
+};
 pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, impossible, losses, sensitivity,
     sweep, window_needed_bytes,

@@ -10,7 +10,7 @@ use super::ops::Operation;
 use super::parallel::in_parallel;
 use super::{NicModel, Params, PathModel, SimError, TestBedSpec};
 use crate::Origin;
-use crate::topology::{Guess, NodeId, Topology};
+use crate::topology::{Guess, NodeId, Peer, Topology};
 
 /// By what paths are ranked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,9 @@ const RATE: (u32, u32, u64) = (64 << 10, 8, 40);
 /// The goals of an advice.
 pub const GOALS: [Goal; 4] =
     [Goal::Latency(8), Goal::Latency(4096), Goal::Latency(256 << 10), Goal::Rate];
+
+/// Largest operation, in bytes, of which the rate of a root complex decides next to nothing.
+const SMALL: u32 = 4096;
 
 /// Two times or rates that are no further apart than this count as equal.
 pub const EQUAL: f64 = 0.01;
@@ -187,6 +190,32 @@ fn run(operation: Operation, goal: Goal) -> Result<f64, SimError> {
     })
 }
 
+/// Root complexes that a path crosses between the GPU and the NIC, and of which nobody says whether
+/// they forward what it sends, or, where much is sent, at what rate
+/// ([`Route::unknown_peers`](crate::topology::Route::unknown_peers)).
+pub fn unknown_roots(
+    t: &Topology,
+    [gpu, nic]: [NodeId; 2],
+    path: PathModel,
+    goal: Goal,
+) -> Vec<NodeId> {
+    let is_much = goal.load().0 > SMALL;
+    let (to_nic, to_gpu) = (t.route(gpu, nic), t.route(nic, gpu));
+    // The receiving NIC writes into its GPU, on a machine like this.
+    let mut all = to_gpu.unknown_peers(t, Peer::Writes, is_much);
+    if path != PathModel::Staged {
+        // All but staged ring a doorbell, and push writes the payload too.
+        let is_payload = is_much && path != PathModel::Pull;
+        all.extend(to_nic.unknown_peers(t, Peer::Writes, is_payload));
+    }
+    if path == PathModel::Pull {
+        all.extend(to_gpu.unknown_peers(t, Peer::Reads, is_much));
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// Ranks the NIC's paths between a GPU and a NIC by each goal. A path that does not exist between
 /// the two, or does not carry the size, is in no ranking.
 pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Goal]) -> Ranks {
@@ -216,7 +245,10 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
     let at = |case: usize, m: usize| others[case * moved.len() + m];
     let figure = |case: usize| {
         let value = base[case].1.ok()?;
-        let mut figure = Figure { value, low: value, high: value, origin: Origin::Read };
+        let (goal, path) = cases[case];
+        let is_known = unknown_roots(&topology, ends, path, goal).is_empty();
+        let origin = if is_known { Origin::Read } else { Origin::Unknown };
+        let mut figure = Figure { value, low: value, high: value, origin };
         for (m, by) in moved.iter().enumerate() {
             let Some(other) = at(case, m) else { continue };
             figure.origin = figure.origin.max(by.origin);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::sim::{Layout, predict};
-use crate::topology::{BUILTIN_NAMES, Kind, builtin};
+use crate::topology::{BUILTIN_NAMES, Kind, Knob, builtin};
 
 fn ranks(name: &str, nic: NicModel, origins: &Origins, goals: &[Goal]) -> Ranks {
     let t = builtin(name).unwrap();
@@ -78,6 +78,65 @@ fn a_tie_is_what_one_number_turns() {
             let tie = r.ties.iter().any(|t| t.path == *path);
             assert!(!(apart && tie), "{best:?} {path:?}");
         }
+    }
+}
+
+/// The mark of a number hangs on the root complexes that its way crosses and on what is known of
+/// them, not on the class.
+#[test]
+fn what_nobody_says_of_root_complexes_is_unknown() {
+    let of = |t: &Topology, path: PathModel, goal: Goal| {
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = TestBedSpec { topology: t, gpu, nic, params: &Params::default(), seed: 1 };
+        let found = rank(spec, NicModel::Cx7, &measured(), &[goal]);
+        let paths = &found.rankings[0].paths;
+        paths.iter().find(|p| p.0 == path).unwrap().1.origin == Origin::Unknown
+    };
+    let small = Goal::Latency(8);
+    for name in ["same-root-complex", "two-root-complexes", "two-sockets"] {
+        let t = builtin(name).unwrap();
+        for path in [PathModel::PushKernel, PathModel::Pull, PathModel::Staged] {
+            assert!(of(&t, path, small), "{name} {path:?}");
+        }
+        let told = t.map_p2p(|p| (p.reads, p.writes) = (Some(true), Some(true)));
+        assert!(!of(&told, PathModel::Pull, Goal::Rate), "{name}");
+    }
+    // A way inside a switch crosses no root complex; with ACS it does.
+    let inside = builtin("same-switch").unwrap();
+    assert!(!of(&inside, PathModel::Pull, small));
+    let acs = inside.with(Knob::Acs, 1.0).unwrap();
+    assert!(of(&acs, PathModel::Pull, small));
+    // Where writes alone are known, a pull is not.
+    let writes = builtin("two-sockets").unwrap().map_p2p(|p| p.writes = Some(true));
+    assert!(!of(&writes, PathModel::PushKernel, small));
+    assert!(of(&writes, PathModel::Pull, small));
+}
+
+/// A family of CPUs of which it is said that peer traffic is forwarded, and not at what rate.
+#[test]
+#[cfg(feature = "toml")]
+fn a_profile_makes_known_what_it_says() {
+    let of = |cpu: &str, path, goal| {
+        let text = format!(
+            "[[socket]]\nid='s0'\ncpu='{cpu}'\n[[root_complex]]\nid='a'\nsocket='s0'\n\
+             [[root_complex]]\nid='b'\nsocket='s0'\n[[gpu]]\nid='g'\nparent='a'\n\
+             [[nic]]\nid='n'\nparent='b'\n"
+        );
+        let t = crate::topology::from_toml(&text).unwrap();
+        let ends = [t.find("g").unwrap(), t.find("n").unwrap()];
+        unknown_roots(&t, ends, path, goal).len()
+    };
+    let (small, large) = (Goal::Latency(8), Goal::Latency(256 << 10));
+    for (cpu, path, goal, unknown) in [
+        ("AMD EPYC 9575F", PathModel::Pull, Goal::Rate, 0),
+        ("AMD EPYC 9374F", PathModel::PushKernel, Goal::Rate, 0),
+        ("AMD EPYC 9374F", PathModel::Pull, small, 2),
+        ("NVIDIA Grace", PathModel::Pull, small, 0),
+        ("NVIDIA Grace", PathModel::Pull, large, 2),
+        ("NVIDIA Grace", PathModel::PushKernel, Goal::Rate, 2),
+        ("", PathModel::Staged, small, 2),
+    ] {
+        assert_eq!(of(cpu, path, goal), unknown, "{cpu} {path:?} {goal:?}");
     }
 }
 

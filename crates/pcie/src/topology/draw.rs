@@ -8,7 +8,7 @@ use super::builtin::builtin;
 use super::error::one_line;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
-use super::survey::collapse_verdict;
+use super::survey::collapse_text;
 use super::tree::Class;
 use crate::Origin;
 
@@ -167,7 +167,7 @@ fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
     if gpus.len() > MAX_COLUMNS {
         return;
     }
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     for switch in topology.of_kind(Kind::Switch) {
         let below = |n: &&NodeId| topology.ancestry(**n).contains(&switch);
         let own: Vec<NodeId> = gpus.iter().filter(below).copied().collect();
@@ -191,14 +191,17 @@ fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
         let list = |all: &mut dyn Iterator<Item = NodeId>| {
             all.map(|n| one_line(&topology.node(n).id)).collect::<Vec<_>>().join(", ")
         };
-        let (sources, to) = (list(&mut own.into_iter()), list(&mut roots.into_iter()));
+        let behind = |root: NodeId| {
+            let is_behind = |gpu: &NodeId| topology.ancestry(*gpu).contains(&root);
+            let gpus = list(&mut gpus.iter().copied().filter(is_behind));
+            format!("{} ({gpus})", one_line(&topology.node(root).id))
+        };
+        let to: Vec<String> = roots.into_iter().map(behind).collect();
+        let sources = list(&mut own.into_iter());
         let switch = one_line(&topology.node(switch).id);
-        let _ = writeln!(lines, "  {sources} of switch {switch} to {to}");
+        lines.push(format!("{sources} of switch {switch} to {}", to.join(", ")));
     }
-    if !lines.is_empty() {
-        let what = "Writes of one switch to several root ports at once are possible here:";
-        let _ = write!(out, "\n{what}\n{lines}{}\n", collapse_verdict(topology.collapse()));
-    }
+    out.push_str(&collapse_text(&lines, topology.collapse()));
 }
 
 /// The way from each GPU to the NIC that it is given, and what decides about it.

@@ -95,6 +95,14 @@ impl LinkLoad {
     }
 }
 
+impl Topology {
+    /// Data that the link above a node carries one way in memory writes of MPS, GB/s; `None` where
+    /// there is none, or nobody knows it.
+    pub fn link_gb_per_s(&self, node: NodeId) -> Option<f64> {
+        self.node(node).link.map(capacity)
+    }
+}
+
 /// Bytes of data that a link moves in memory writes of MPS, GB/s.
 fn capacity(link: PcieLink) -> f64 {
     let config = Config {

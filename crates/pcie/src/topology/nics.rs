@@ -8,40 +8,53 @@ pub struct NicFamily {
     /// What its functions' names hold, as pci.ids has them.
     pub name: &'static str,
     /// Whether its functions have RDMA devices: whether Linux has a driver of them in
-    /// `drivers/infiniband/hw` (mlx4, mlx5, irdma, bnxt_re, ocrdma, efa).
+    /// `drivers/infiniband/hw`.
     pub has_rdma: bool,
+    /// That driver (mlx4, mlx5, irdma, bnxt_re, ocrdma, efa).
+    pub driver: Option<&'static str>,
     /// Highest rate of a port of the family by the vendor's data sheets, Gb/s; `None`: it differs
     /// too much, or has no part in anything here.
     pub gbps: Option<u32>,
 }
 
-const fn rdma(name: &'static str, gbps: u32) -> NicFamily {
-    NicFamily { name, has_rdma: true, gbps: Some(gbps) }
+const fn rdma(name: &'static str, driver: &'static str, gbps: u32) -> NicFamily {
+    NicFamily { name, has_rdma: true, driver: Some(driver), gbps: Some(gbps) }
+}
+
+const fn mlx5(name: &'static str, gbps: u32) -> NicFamily {
+    rdma(name, MLX5, gbps)
+}
+
+const fn rateless(name: &'static str, driver: &'static str) -> NicFamily {
+    NicFamily { name, has_rdma: true, driver: Some(driver), gbps: None }
 }
 
 const fn none(name: &'static str) -> NicFamily {
-    NicFamily { name, has_rdma: false, gbps: None }
+    NicFamily { name, has_rdma: false, driver: None, gbps: None }
 }
+
+/// Driver of the NICs whose queues the library writes.
+const MLX5: &str = "mlx5";
 
 /// The families; a name that is part of another stands behind it.
 pub const NIC_FAMILIES: &[NicFamily] = &[
-    rdma("ConnectX-3", 56),
-    rdma("Connect-IB", 56),
-    rdma("ConnectX-4 Lx", 50),
-    rdma("ConnectX-4", 100),
-    rdma("ConnectX-5", 100),
-    rdma("ConnectX-6 Lx", 50),
-    rdma("ConnectX-6", 200),
-    rdma("ConnectX-7", 400),
-    rdma("ConnectX-8", 800),
-    rdma("BlueField-3", 400),
-    rdma("BlueField-2", 200),
-    rdma("BlueField", 100),
-    rdma("Ethernet Controller E810", 100),
-    rdma("Ethernet Connection X722", 10),
-    rdma("OneConnect NIC (Skyhawk)", 40),
-    NicFamily { name: "NetXtreme-E", has_rdma: true, gbps: None },
-    NicFamily { name: "Elastic Fabric Adapter", has_rdma: true, gbps: None },
+    rdma("ConnectX-3", "mlx4", 56),
+    mlx5("Connect-IB", 56),
+    mlx5("ConnectX-4 Lx", 50),
+    mlx5("ConnectX-4", 100),
+    mlx5("ConnectX-5", 100),
+    mlx5("ConnectX-6 Lx", 50),
+    mlx5("ConnectX-6", 200),
+    mlx5("ConnectX-7", 400),
+    mlx5("ConnectX-8", 800),
+    mlx5("BlueField-3", 400),
+    mlx5("BlueField-2", 200),
+    mlx5("BlueField", 100),
+    rdma("Ethernet Controller E810", "irdma", 100),
+    rdma("Ethernet Connection X722", "irdma", 10),
+    rdma("OneConnect NIC (Skyhawk)", "ocrdma", 40),
+    rateless("NetXtreme-E", "bnxt_re"),
+    rateless("Elastic Fabric Adapter", "efa"),
     none("Elastic Network Adapter"),
     none("NetXtreme BCM57"),
     none("82599"),
@@ -103,6 +116,13 @@ pub(super) fn name_of(vendor: u16, device: u16) -> Option<&'static str> {
     IDS.iter().find(|(v, d, _)| (*v, *d) == (vendor, device)).map(|id| id.2)
 }
 
+impl NicFamily {
+    /// Whether the library writes its queues: whether it is mlx5 (ConnectX-4 and later).
+    pub fn is_mlx5(&self) -> bool {
+        self.driver == Some(MLX5)
+    }
+}
+
 impl Topology {
     /// The family of a NIC by its [`Node::model`](super::Node::model).
     pub fn nic_family(&self, nic: NodeId) -> Option<&'static NicFamily> {
@@ -134,6 +154,16 @@ mod tests {
         ] {
             let family = nic_family(name).unwrap_or_else(|| panic!("{name}"));
             assert_eq!((family.has_rdma, family.gbps), (has_rdma, gbps), "{name}");
+        }
+        for (name, driver) in [
+            ("MT27500 Family [ConnectX-3]", Some("mlx4")),
+            ("MT27710 Family [ConnectX-4 Lx]", Some("mlx5")),
+            ("OneConnect NIC (Skyhawk)", Some("ocrdma")),
+            ("Ethernet Controller X710 for 10GBASE-T", None),
+        ] {
+            let family = nic_family(name).unwrap();
+            assert_eq!((family.driver, family.is_mlx5()), (driver, driver == Some("mlx5")));
+            assert_eq!(family.has_rdma, driver.is_some(), "{name}");
         }
         assert_eq!(nic_family("ThunderX network interface"), None);
         for (vendor, device, name) in IDS {

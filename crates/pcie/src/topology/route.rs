@@ -9,7 +9,7 @@
 use super::error::one_line;
 use super::model::{Distance, Kind, NodeId, Topology};
 use super::p2p::{Iommu, P2p};
-use super::profiles::{Peer, RootProfile};
+use super::profiles::{Limit, Peer, RootProfile};
 use super::tree::Class;
 
 /// Reason why a TLP climbs further than to the nearest common node.
@@ -195,6 +195,25 @@ impl Route {
         self.refused(t, |p| p.writes)
     }
 
+    /// Root complexes on the way of which nobody says whether they forward such traffic between
+    /// devices: neither their own fields nor a report on their CPU's family. With `needs_rate` also
+    /// those that a report says to forward it, and not at what rate. The class has no part in it: a
+    /// way inside a switch crosses none.
+    pub fn unknown_peers(&self, t: &Topology, of: Peer, needs_rate: bool) -> Vec<NodeId> {
+        let is_unknown = |&n: &NodeId| {
+            let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
+            let (forwards, own_forwards, own_rate) = match of {
+                Peer::Reads => (p2p.reads, own.reads, own.read_gb_per_s),
+                Peer::Writes => (p2p.writes, own.writes, own.write_gb_per_s),
+            };
+            let says_rate = own_forwards.is_some()
+                || own_rate.or(own.cap_gb_per_s).is_some()
+                || profile.is_some_and(|p| p.limit(of, "") != Limit::Unknown);
+            forwards.is_none() || needs_rate && !says_rate
+        };
+        self.roots(t).filter(is_unknown).collect()
+    }
+
     /// The way in words: `gpu0 > sw0 > nic0`.
     pub fn text(&self, t: &Topology) -> String {
         let names: Vec<String> = self.nodes.iter().map(|&n| one_line(&t.node(n).id)).collect();
@@ -289,7 +308,11 @@ impl Route {
             }
         }
         if let Some(profile) = said {
-            notes.push(format!("peer traffic passes: {}{}", passes.join(", "), profile.cited()));
+            notes.push(format!(
+                "peer traffic is forwarded: {}{}",
+                passes.join(", "),
+                profile.cited()
+            ));
         }
         notes.extend(limits.iter().map(|(text, roots)| format!("{} {text}", roots.join(", "))));
         if !unknown.is_empty() {

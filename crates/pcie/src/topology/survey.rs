@@ -9,7 +9,7 @@ use super::error::one_line;
 use super::identity;
 use super::model::Kind;
 use super::nvidia_smi::Matrix;
-use super::p2p::{Collapse, KNOWN_COLLAPSES};
+use super::p2p::{Collapse, KNOWN_COLLAPSES, PostedCollapse};
 use super::tree::Tree;
 
 /// Widest table of classes, in devices; a wider one is for the JSON.
@@ -53,7 +53,8 @@ pub fn survey_text(tree: &Tree<'_>, matrix: Option<&Matrix>) -> String {
             out.push('\n');
         }
     }
-    assignment(&assign(tree), &|a| label(*a), &mut out);
+    let no_rdma = |a: &Address| capture.get(*a).and_then(identity::has_rdma) == Some(false);
+    assignment(&assign(tree), &|a| label(*a), &no_rdma, &mut out);
     warnings(tree, &label, &mut out);
     if let Some(matrix) = matrix {
         comparison(&compare(tree, matrix), &mut out);
@@ -103,6 +104,9 @@ fn device(tree: &Tree<'_>, f: &Function) -> String {
     if let Some(rdma) = &f.rdma {
         let _ = write!(text, "  {}", short(rdma));
     }
+    if f.kind() == Some(Kind::Nic) && identity::has_rdma(f) == Some(false) {
+        text.push_str("  no RDMA");
+    }
     if !f.name.is_empty() {
         let _ = write!(text, "  {}", short(&f.name));
     } else if let (Some(vendor), Some(id)) = (f.vendor, f.device) {
@@ -137,7 +141,12 @@ fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
     }
 }
 
-fn assignment<T>(all: &[Assigned<T>], label: &dyn Fn(&T) -> String, out: &mut String) {
+fn assignment<T>(
+    all: &[Assigned<T>],
+    label: &dyn Fn(&T) -> String,
+    no_rdma: &dyn Fn(&T) -> bool,
+    out: &mut String,
+) {
     if all.iter().all(|a| a.nic.is_none()) {
         return;
     }
@@ -146,6 +155,9 @@ fn assignment<T>(all: &[Assigned<T>], label: &dyn Fn(&T) -> String, out: &mut St
     for a in all {
         let Some(nic) = &a.nic else { continue };
         let _ = write!(out, "{:6} {:6} {}", label(&a.gpu), label(nic), a.class);
+        if no_rdma(nic) {
+            out.push_str("; no RDMA: for TCP alone");
+        }
         if !a.ties.is_empty() {
             let _ = write!(out, "; as near: {}", list(&a.ties));
         }
@@ -158,45 +170,88 @@ fn assignment<T>(all: &[Assigned<T>], label: &dyn Fn(&T) -> String, out: &mut St
 
 fn warnings(tree: &Tree<'_>, label: &dyn Fn(Address) -> String, out: &mut String) {
     let all = write_fans(tree);
-    if all.is_empty() {
-        return;
-    }
-    out.push_str("\nWrites of one switch to several root ports at once are possible here:\n");
-    for c in &all {
-        let sources: Vec<String> = c.sources.iter().map(|&a| label(a)).collect();
-        let roots: Vec<String> = c.roots.iter().map(Address::to_string).collect();
-        let chip = short(c.chip.as_deref().unwrap_or("chip unknown"));
-        let (sources, roots) = (sources.join(", "), roots.join(", "));
-        let _ = writeln!(out, "  {sources} of switch {} ({chip}) to {roots}", c.switch);
-    }
+    let gpus = tree.capture().of_kind(Kind::Gpu);
+    let list =
+        |all: &mut dyn Iterator<Item = Address>| all.map(label).collect::<Vec<_>>().join(", ");
+    let behind = |root: Address| {
+        let is_behind = |&gpu: &Address| gpu == root || tree.chain(gpu).first() == Some(&root);
+        format!("{root} ({})", list(&mut gpus.iter().copied().filter(is_behind)))
+    };
+    let lines: Vec<String> = all
+        .iter()
+        .map(|c| {
+            let chip = short(c.chip.as_deref().unwrap_or("chip unknown"));
+            let to: Vec<String> = c.roots.iter().map(|&root| behind(root)).collect();
+            let (from, to) = (list(&mut c.sources.iter().copied()), to.join(", "));
+            format!("{from} of switch {} ({chip}) to {to}", c.switch)
+        })
+        .collect();
     let known = all.iter().find_map(|c| c.known);
     let collapse = known.map_or(Collapse::Unknown, |k| Collapse::Seen(k.seen()));
-    let _ = writeln!(out, "{}", collapse_verdict(&collapse));
+    out.push_str(&collapse_text(&lines, &collapse));
 }
 
-/// What is known of collapses, one sentence on a line.
-pub(super) fn collapse_verdict(collapse: &Collapse) -> String {
-    match collapse {
-        Collapse::Seen(c) => format!(
-            "  seen to collapse: from {} sources and {} root ports on to {} GB/s together; reads lose\n  \
-             nothing ({}).",
-            c.sources,
-            c.roots,
-            c.gb_per_s,
-            short(&c.source)
+/// What writes of several GPUs below one switch to several root ports may lose, where that was seen,
+/// which GPUs are meant (a line each: senders, their switch, root ports), and what to do. Empty
+/// without such GPUs.
+pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let pattern = |c: &PostedCollapse| {
+        format!(
+            "while {} or more GPUs below one switch write to GPUs behind {} or more other root\n  \
+             ports at the same time, all these writes together get {} GB/s. Reads in place of these\n  \
+             writes lose nothing.",
+            c.sources, c.roots, c.gb_per_s
+        )
+    };
+    let on = |c: &PostedCollapse| {
+        let known = KNOWN_COLLAPSES.iter().find(|k| k.seen() == *c);
+        match known {
+            Some(k) => format!("{} (on GitHub: {})", k.platform, short(&c.source)),
+            None => short(&c.source),
+        }
+    };
+    let rounds = "let the receiver read in place of the sender writing, or let the GPUs of one\n  \
+                  switch write behind one root port at a time: with FILE of topo --save FILE,\n  \
+                  bellpush sim --topology FILE --flows 'A>B,C>D' prints rounds that do.";
+    let (title, happens, seen, advice) = match collapse {
+        Collapse::Seen(c) => (
+            "Writes between GPUs that lose most of their rate (posted-write collapse):",
+            pattern(c),
+            format!("{}.", on(c)),
+            rounds.to_owned(),
         ),
-        Collapse::Absent => "  looked for on this platform, and not there.".to_owned(),
+        Collapse::Absent => {
+            return "\nWrites of GPUs below one switch to several root ports at once: whether they \
+                    lose rate\nwas looked for on this platform, and they do not.\n"
+                .to_owned();
+        }
         Collapse::Unknown => {
-            let on: Vec<String> = KNOWN_COLLAPSES
-                .iter()
-                .map(|k| format!("{} ({})", k.platform, k.seen().source))
-                .collect();
-            let on = on.join(", ");
-            format!(
-                "  whether their rate collapses on this platform is unknown; it did on\n  {on}."
+            let seen: Vec<PostedCollapse> = KNOWN_COLLAPSES.iter().map(|k| k.seen()).collect();
+            let places: Vec<String> = seen.iter().map(on).collect();
+            (
+                "Writes between GPUs that may lose most of their rate (posted-write collapse):",
+                seen.first().map_or_else(String::new, pattern),
+                format!(
+                    "{}.\n  Whether it happens on this platform is unknown: there is no report of it.",
+                    places.join(", ")
+                ),
+                format!("measure two such writes alone and at once. Where they lose,\n  {rounds}"),
             )
         }
-    }
+    };
+    let mut out = format!("\n{title}\n  What happens: {happens}\n  Where it was seen: {seen}\n");
+    let _ = writeln!(
+        out,
+        "  Which writes here have this shape (to two or more of the root ports named):"
+    );
+    lines.iter().for_each(|line| {
+        let _ = writeln!(out, "    {line}");
+    });
+    let _ = writeln!(out, "  What to do: {advice}");
+    out
 }
 
 fn comparison(c: &Comparison, out: &mut String) {
@@ -215,7 +270,7 @@ fn comparison(c: &Comparison, out: &mut String) {
 pub fn matrix_text(matrix: &Matrix) -> String {
     let mut out = matrix.to_text();
     let name = |i: &usize| short(&matrix.rows()[*i].name);
-    assignment(&assign_matrix(matrix), &name, &mut out);
+    assignment(&assign_matrix(matrix), &name, &|_| false, &mut out);
     let hidden = (0..matrix.rows().len())
         .flat_map(|a| (0..a).map(move |b| (a, b)))
         .filter(|&(a, b)| matrix.class(a, b).is_none())

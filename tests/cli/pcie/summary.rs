@@ -1,0 +1,227 @@
+//! What `bellpush topo` says first, on captures of real machines.
+
+use serde_json::Value;
+
+use super::{captured, topo};
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&topo(&[args, &["--json", "-"]].concat()).unwrap()).unwrap()
+}
+
+/// What stands before the details.
+fn summary(text: &str) -> &str {
+    text.split_once("\nDetails:\n").unwrap_or_else(|| panic!("no summary: {text}")).0
+}
+
+fn line<'a>(text: &'a str, start: &str) -> &'a str {
+    let found = text.lines().find(|line| line.starts_with(start));
+    found.unwrap_or_else(|| panic!("{start}: {text}"))
+}
+
+/// Eight GPUs, an X710 without RDMA, and a card of two ports that is not mlx5.
+#[test]
+fn a_summary_comes_first_and_says_what_is_not_known() {
+    let file = captured("esc8000a-e13p.lspci");
+    let text = topo(&["--from", &file]).unwrap();
+    let first = summary(&text);
+    assert!(first.lines().count() < 40, "{first}");
+    assert!(line(first, &file).ends_with("8 GPUs, 4 NICs, 2 with RDMA."), "{first}");
+    let of = |gpu: u32| line(first, &format!("GPU{gpu} 0000:"));
+    for gpu in 0..8 {
+        let class = ["SYS", "NODE", "PIX"][(gpu / 4 + gpu / 6) as usize];
+        let nic = if gpu % 2 == 0 {
+            "NIC2 0000:f3:00.0 port 1 of 2 (or NIC3)"
+        } else {
+            "NIC3 0000:f3:00.1 port 2 of 2 (or NIC2)"
+        };
+        let row = of(gpu);
+        assert!(row.contains(&format!("{nic}  {class} ")), "{row}");
+        // No kernel posts to it: neither its paths nor its rate are a ConnectX-7's.
+        assert_eq!(row.matches("pull or staged ?").count(), 3, "{row}");
+        assert!(!row.contains("push") && row.contains(" <= 5.00 "), "{row}");
+    }
+    assert!(of(0).ends_with("GPU2, GPU4, GPU6"), "{first}");
+    for said in [
+        "NIC0, NIC1: Intel Corporation Ethernet Controller X710 for 10GBASE-T. No RDMA: not for",
+        "NIC2, NIC3: Emulex Corporation OneConnect NIC (Skyhawk). RDMA (ocrdma); port 5.00 GB/s (40 Gb/s",
+        "Not mlx5: kernels cannot post to it",
+        "times below are of a ConnectX-7 in its place.",
+        "PCIe Gen3 x8 7.20 GB/s, shared by 2 ports",
+        "If all GPUs send at once, GPU0 to GPU7 get at most 0.",
+        "GB/s each: the PCIe link that NIC2, NIC3 share is full.",
+        "  Root complexes: pci0000:00, pci0000:70, pci0000:80, pci0000:f0.\n",
+    ] {
+        assert!(first.contains(said), "{said}: {first}");
+    }
+    // Another NIC's numbers are unknown as its own, in the details and in the JSON.
+    let row =
+        text.lines().find(|l| l.contains("0000:f4:00.0 0000:f3:00.0  PIX        8 B")).unwrap();
+    assert!(row.contains("u [") && !row.contains("a ["), "{row}");
+}
+
+/// What may happen to writes between GPUs, where it was seen, which GPUs it is about, what to do.
+#[test]
+fn a_collapse_is_told_to_who_has_not_heard_of_it() {
+    let text = topo(&["--from", &captured("esc8000a-e13p.lspci"), "--no-predict"]).unwrap();
+    assert!(summary(&text).contains("\"posted-write collapse\" below"), "{text}");
+    for said in [
+        "  What happens: while 2 or more GPUs below one switch write to GPUs behind 2 or more other root\n",
+        "all these writes together get 2.7 GB/s.",
+        "  Where it was seen: EPYC 9005 (Turin) with PEX890xx switches (on GitHub: local-inference-lab/",
+        "    GPU0, GPU1 of switch 0000:01:00.0 (PEX890xx) to 0000:70:01.1 (GPU2, GPU3), 0000:80:01.1 (",
+        "  What to do: let the receiver read in place of the sender writing, or",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let json = json(&["--from", &captured("esc8000a-e13p.lspci"), "--no-predict"]);
+    let fan = &json["capture"]["writes_to_several_roots"][0];
+    assert_eq!(
+        (&fan["seen"]["gb_per_s"], fan["senders"].as_array().unwrap().len()),
+        (&2.7.into(), 2)
+    );
+    // Nobody reported it of a machine like this.
+    let other = topo(&["dgx-h100", "--no-predict"]).unwrap();
+    for said in ["may lose most", "on this platform is unknown", "measure two such writes"] {
+        assert!(other.contains(said), "{said}: {other}");
+    }
+    assert!(!topo(&["two-sockets", "--no-predict"]).unwrap().contains("collapse"));
+}
+
+/// Numbers of ways over root complexes of which nobody says anything are unknown, whatever the class;
+/// where the CPU is known, or no root complex is crossed, they are not.
+#[test]
+fn unknown_is_what_a_root_complex_decides_and_nobody_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.toml");
+    let of = |cpu: &str, gpu: &str, nic: &str| {
+        let text = format!(
+            "[[socket]]\nid='s'\ncpu='{cpu}'\n[[root_complex]]\nid='a'\nsocket='s'\n\
+             [[root_complex]]\nid='b'\nsocket='s'\n[[switch]]\nid='sw'\nparent='b'\n[[gpu]]\nid='g'\n\
+             parent='{gpu}'\n[[nic]]\nid='n'\nparent='{nic}'\nmodel='ConnectX-7'\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        topo(&[file.to_str().unwrap()]).unwrap()
+    };
+    for (cpu, gpu, nic, class, is_unknown) in [
+        ("", "a", "b", "NODE", true),
+        ("", "b", "b", "PHB", true),
+        ("AMD EPYC 9575F", "a", "b", "NODE", false),
+        ("", "sw", "sw", "PIX", false),
+    ] {
+        let text = of(cpu, gpu, nic);
+        let row = line(summary(&text), "g ");
+        assert!(row.contains(class), "{row}");
+        assert_eq!(row.contains(" ?"), is_unknown, "{class} {cpu}: {row}");
+        let rows = text.lines().filter(|l| l.contains(&format!(" n {class:>4} ")));
+        let marked: Vec<bool> = rows.map(|row| row.contains("u [")).collect();
+        assert_eq!(marked, [is_unknown; 4], "{text}");
+        assert_eq!(text.contains("  Root complexes: a, b.\n"), gpu == "a" && is_unknown, "{text}");
+    }
+    // A root complex in between is what counts: with ACS the switch sends all there.
+    of("", "sw", "sw");
+    let text = std::fs::read_to_string(&file).unwrap().replace("id='sw'\n", "id='sw'\nacs=true\n");
+    std::fs::write(&file, text).unwrap();
+    let acs = topo(&[file.to_str().unwrap()]).unwrap();
+    assert!(line(summary(&acs), "g ").contains(" ?"), "{acs}");
+}
+
+/// What each GPU gets where several have a port, and where a NIC's name tells no rate.
+#[test]
+fn shares_and_rates_are_those_of_the_nics() {
+    let (tree, details) = (captured("esc8000a-e12.tree"), captured("esc8000a-e12.lspci"));
+    let text =
+        topo(&["--from", &tree, "--from", &details, "--nvidia-smi", &captured("esc8000a-e12.smi")]);
+    let text = text.unwrap();
+    let first = summary(&text);
+    assert!(first.contains("ConnectX-7. RDMA (mlx5); port 50.0 GB/s (400 Gb/s"), "{first}");
+    let args = ["--nvidia-smi", &captured("quda-669.smi")];
+    let matrix = topo(&args).unwrap();
+    let row = line(summary(&matrix), "GPU4 ");
+    assert!(row.contains("mlx5_0") && row.contains("PHB") && row.contains("unknown"), "{row}");
+    assert!(row.ends_with("GPU0 to GPU3, GPU5 to GPU7"), "{row}");
+    assert!(matrix.contains("Add --from FILE: the whole `lspci -vvv` of that machine"), "{matrix}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.toml");
+    let file = file.to_str().unwrap();
+    let gpu = |i: u32| format!("[[gpu]]\nid='g{i}'\nparent='sw'\n");
+    let of = |nic: &str| {
+        let text = format!(
+            "[[socket]]\nid='s'\n[[root_complex]]\nid='r'\nsocket='s'\n[[switch]]\nid='sw'\n\
+             parent='r'\n{}{}[[nic]]\nid='n'\nparent='sw'\n{nic}",
+            gpu(0),
+            gpu(1)
+        );
+        std::fs::write(file, text).unwrap();
+        (topo(&[file]).unwrap(), json(&[file]))
+    };
+    let (text, data) = of("model='ConnectX-4 Lx'\n");
+    let row = line(summary(&text), "g0 ");
+    assert!(row.contains("<= 3.1") && row.ends_with("g1"), "{row}");
+    assert!(
+        text.contains("g0, g1 get at most 3.12 GB/s each: the wire of n's port is full"),
+        "{text}"
+    );
+    let own = &data["summary"]["gpus"][0];
+    assert!((own["all_send_at_most_gb_per_s"].as_f64().unwrap() - 3.125).abs() < 1e-9, "{own}");
+    assert!(
+        own["alone"]["gb_per_s"].as_f64().unwrap() < 6.25 && own["port_shared_with"][0] == "g1"
+    );
+    // A name that tells nothing: no rate but the link's.
+    let (text, data) = of("model='a NIC'\ngen=3\nlanes=8\n");
+    assert!(line(summary(&text), "g0 ").contains("unknown, <= 7.20"), "{text}");
+    assert!(
+        text.contains("unknown rate: that of the NIC's port is not known, at most 7.2 by"),
+        "{text}"
+    );
+    let own = &data["summary"]["gpus"][0];
+    assert!(
+        own["alone"].is_null() && own["alone_at_most_gb_per_s"].as_f64().unwrap() < 7.3,
+        "{own}"
+    );
+}
+
+/// Every capture has a line for each GPU, the class of which is the JSON's, in words of the field.
+#[test]
+fn every_capture_has_a_line_for_each_gpu() {
+    let folder = captured("");
+    let names = std::fs::read_dir(&folder).unwrap();
+    let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut seen = 0;
+    for name in names.filter(|n| n.ends_with(".smi") || n.ends_with(".lspci")) {
+        let file = format!("{folder}{name}");
+        let from = if name.ends_with(".smi") { "--nvidia-smi" } else { "--from" };
+        let args = [from, file.as_str(), "--no-predict"];
+        let text = topo(&args).unwrap();
+        let data = json(&args);
+        let gpus = data["summary"]["gpus"].as_array().unwrap();
+        for (i, own) in gpus.iter().enumerate() {
+            let Some(nic) = own["nic"].as_str() else { continue };
+            let row = line(summary(&text), &format!("GPU{i} "));
+            assert!(row.contains(nic), "{name}: {row}");
+            let class = own["class"].as_str().unwrap();
+            let is_there = row.contains(&format!("  {class} ")) || class == "?";
+            assert!(is_there, "{name}: {class}: {row}");
+            let all = data["results"].as_array().unwrap();
+            let pair =
+                all.iter().find(|r| r["gpu"] == own["gpu"] && r["nic"] == own["nic"]).unwrap();
+            assert_eq!(
+                (&pair["class"], &pair["assigned"]),
+                (&own["class"], &true.into()),
+                "{name}"
+            );
+            seen += 1;
+        }
+        for word in [" call", " pass", " kept", "harness", "brief"] {
+            assert!(!text.contains(word), "{name}: {word}: {text}");
+        }
+    }
+    assert!(seen > 40, "{seen}");
+    // No NIC with RDMA: none is recommended.
+    let none = topo(&["--from", &captured("cmlgpu.lspci")]).unwrap();
+    assert!(
+        none.contains("No NIC with RDMA was found") && none.contains("; no RDMA: for TCP alone"),
+        "{none}"
+    );
+    let data = json(&["--from", &captured("cmlgpu.lspci")]);
+    assert!(data["results"].as_array().unwrap().iter().all(|r| r["assigned"] == false), "{data}");
+}
