@@ -48,6 +48,7 @@ mod environment;
 mod examples;
 mod front_door;
 mod inputs;
+mod packed;
 mod pages;
 mod pcie;
 mod post;

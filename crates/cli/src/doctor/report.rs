@@ -22,6 +22,8 @@ const MOST: usize = 16;
 pub struct Report<'a> {
     /// What the machine is called.
     pub name: String,
+    /// What a recorded machine says that it is; empty where it says nothing.
+    pub what: String,
     /// It.
     pub machine: &'a Machine,
     /// What the checks found.
@@ -105,6 +107,7 @@ impl Report<'_> {
         let m = self.machine;
         let known = |text: Option<&String>| short(text.map_or("unknown", String::as_str));
         let mut out = format!("bellpush doctor: {}\n", short(&self.name));
+        wrapped(&mut out, "recorded", &self.what);
         let (linux, cpu) = (known(m.system.release.known()), known(m.system.cpu.known()));
         let plural = |n: usize| if n == 1 { "" } else { "s" };
         let (gpus, cards) = (m.gpus().len(), m.mlx5().count());
