@@ -59,3 +59,4 @@ mod soak;
 mod tables;
 mod tune;
 mod unseen;
+mod verdicts;

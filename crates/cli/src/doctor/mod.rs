@@ -11,6 +11,7 @@ pub mod packed;
 mod read;
 mod record;
 mod report;
+mod right;
 mod verdict;
 
 use std::collections::BTreeMap;
