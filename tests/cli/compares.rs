@@ -66,6 +66,57 @@ fn results_of_every_command_are_compared() {
     assert!(compare(&[&together, &together]).status.success());
 }
 
+/// Whoever has not read the page can tell which side is which, in what unit, and which way is better.
+#[test]
+fn columns_say_what_they_are() {
+    let [h200, h100] = ["link-h200.json", "link-h100.json"].map(result);
+    let told = text(&compare(&[&h200, &h100]));
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("A, before: ") && lines[0].ends_with("link-h200.json"), "{told}");
+    assert!(lines[1].starts_with("B, after:  ") && lines[1].ends_with("link-h100.json"), "{told}");
+    let head: Vec<&str> = lines[3].split("  ").map(str::trim).filter(|w| !w.is_empty()).collect();
+    let wanted = [
+        "row",
+        "measure",
+        "unit",
+        "better",
+        "A, before",
+        "B, after",
+        "B÷A",
+        "B÷A least, most",
+        "B is",
+    ];
+    assert_eq!(head.join("|").replace("unit better", "unit|better"), wanted.join("|"), "{told}");
+    // Each value is below its head, however long its row's name is.
+    let place = |line: &str, what: &str| line.find(what).map(|at| line[..at].chars().count());
+    let [unit, better, last] =
+        ["unit", "better", "B is"].map(|head| place(lines[3], head).unwrap());
+    let end =
+        lines.iter().position(|line| line.starts_with("A before, B after")).expect("a legend");
+    let mut values = 0;
+    for line in &lines[4..end] {
+        let cells: Vec<char> = line.chars().collect();
+        let Some(verdict) = cells.get(last..).map(|rest| rest.iter().collect::<String>()) else {
+            continue; // a name that stands above its values
+        };
+        if !["better", "worse", "same", "?"].contains(&verdict.as_str()) {
+            continue;
+        }
+        values += 1;
+        let cell = |at: usize| cells[at..].iter().take_while(|c| **c != ' ').collect::<String>();
+        let is_time = cell(unit) == "ns";
+        assert!(is_time || cell(unit) == "GB/s", "{line}");
+        assert_eq!(cell(better), if is_time { "less" } else { "more" }, "{line}");
+    }
+    assert!(values > 100, "{values}");
+    for part in ["B÷A above 1", "medians", "any run of each", "?: too few runs"] {
+        assert!(lines[end].contains(part), "{part}: {}", lines[end]);
+    }
+    // A field's own name stays where others look for it.
+    let own = result("h200.json");
+    assert!(text(&compare(&[&own, &own])).contains("latency_ns_p50  ns    less "));
+}
+
 #[test]
 fn what_got_worse_fails_and_is_named() {
     let changed = Changed { dir: tempfile::tempdir().unwrap() };

@@ -32,9 +32,9 @@ pub fn folder() -> tempfile::TempDir {
 /// A recorded machine with some statements more.
 pub fn machine(name: &str, more: &[&str]) -> tempfile::TempDir {
     let mut machine = recorded(name);
-    more.iter().for_each(|line| machine.statement(line));
+    more.iter().for_each(|line| machine.statement(line).unwrap());
     let dir = folder();
-    machine.write(dir.path());
+    machine.write(dir.path()).unwrap();
     dir
 }
 
@@ -53,7 +53,7 @@ fn each_fault_is_named_and_no_other() {
     for name in all {
         let machine = recorded(&name);
         let dir = folder();
-        machine.write(dir.path());
+        machine.write(dir.path()).unwrap();
         let found = wrong(dir.path());
         let said: BTreeSet<(&str, &str)> =
             found.iter().map(|f| (f[0].as_str(), f[1].as_str())).collect();
@@ -91,7 +91,7 @@ fn the_status_is_that_of_the_worst_finding() {
     fs::write(&file, "").unwrap();
     for (root, why) in [
         (empty.path().join("nothing"), "No such file"),
-        (file, "not a directory"),
+        (file, "no statement of a machine"),
         (empty.path().to_owned(), "neither sys nor proc"),
     ] {
         let error = doctor(&["--root", root.to_str().unwrap()]).unwrap_err();

@@ -420,6 +420,7 @@ fn commands_of_the_pages_run() {
     fs::create_dir(&programs).unwrap();
     symlink(env!("CARGO_BIN_EXE_bellpush"), programs.join("bellpush")).unwrap();
     symlink(root().join("docs"), at.join("docs")).unwrap();
+    symlink(root().join("tests"), at.join("tests")).unwrap();
     let fixtures = root().join("tests/fixtures/decode");
     for (from, to) in
         [("write.hex", "sq.hex"), ("dmesg.txt", "dmesg.txt"), ("pingpong.pcap", "capture.pcapng")]

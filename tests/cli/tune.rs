@@ -25,7 +25,12 @@ fn tuning_keeps_a_table_with_which_auto_is_measured() {
     let tuned = bench(&file, &["--tune", "--messages", "320"]);
     let (out, told) = (text(&tuned.stdout), text(&tuned.stderr));
     assert!(tuned.status.success(), "{out}{told}");
-    for part in ["GPU host, NIC soft, engine on the host", "worst: ", "kept in ", "host executor"] {
+    for part in [
+        "GPU host, NIC soft, engine on the host",
+        "worst: ",
+        "kept in ",
+        "this table ranks the software NIC and the host executor, not a GPU",
+    ] {
         assert!(out.contains(part), "{part}: {out}");
     }
     for size in ["8 B", "64 B", "4 KiB", "64 KiB"] {
@@ -144,6 +149,24 @@ fn without_a_table_rows_say_so() {
     let notes = json["meta"]["notes"].to_string();
     assert!(notes.contains("auto's table: built in") && notes.contains(home), "{notes}");
     assert!(fs::read_dir(home).unwrap().next().is_none(), "a bench without --tune keeps nothing");
+}
+
+/// A table of the host executor is kept where it was asked for, and not by a user whose GPU is not found.
+#[test]
+fn without_a_gpu_nothing_is_kept_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tuning.json");
+    let refused = Command::new(env!("CARGO_BIN_EXE_bellpush"))
+        .args(["bench", "--tune", "--sizes", "8", "--messages", "64", "--seconds", "0.05"])
+        .env("BELLPUSH_TUNING", &file)
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap();
+    let told = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.lines().count() == 1 && told.contains("no GPU"), "{told}");
+    assert!(told.contains("--tune --gpu host") && refused.stdout.is_empty(), "{told}");
+    assert!(!file.exists());
 }
 
 #[test]

@@ -299,7 +299,7 @@ fn keys(value: &Value, at: &str, all: &mut BTreeSet<String>) {
 #[test]
 fn the_page_has_the_keys_of_the_json() {
     let mut all = BTreeSet::new();
-    for name in ["ib-switches", "no-peer-mapping", "cloud-vm"] {
+    for name in ["ib-switches", "no-peer-mapping", "cloud-vm", "mps-mismatch"] {
         keys(&json(machine(name, &[]).path()), "", &mut all);
     }
     let live = doctor(&["--live", "--json", "-"]).unwrap().1;

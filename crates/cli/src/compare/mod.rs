@@ -2,11 +2,11 @@
 
 mod plot;
 mod rows;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -134,6 +134,8 @@ fn percent(text: &str) -> Result<f64, CliError> {
 
 /// One side as it was read.
 struct Read {
+    /// Its results by name.
+    names: Vec<String>,
     command: String,
     machine: String,
     /// Whether a model says it all: then a value is what it is, and repeating it changes nothing.
@@ -157,7 +159,8 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
 impl Read {
     fn new() -> Self {
         let (command, machine, rows) = (String::new(), String::new(), Side::default());
-        Self { command, machine, exact: true, mixed: false, asked: BTreeSet::new(), rows }
+        let (names, asked) = (Vec::new(), BTreeSet::new());
+        Self { names, command, machine, exact: true, mixed: false, asked, rows }
     }
 
     /// Adds the text of a result to those that are `known`.
@@ -199,6 +202,7 @@ impl Read {
         let runs = runs_of(meta, &self.command).map_err(bad)?;
         self.rows.add(&results, runs).map_err(bad)?;
         known.push(results);
+        self.names.push(printable(name));
         Ok(())
     }
 }
@@ -302,6 +306,8 @@ impl Row {
 
 struct Comparison {
     command: String,
+    /// The results of each side.
+    files: [Vec<String>; 2],
     rows: Vec<Row>,
     common: Vec<(String, String)>,
     /// Half of the way from least to greatest of repeated rows, as a share: nine of ten vary less.
@@ -379,7 +385,8 @@ impl Comparison {
                 || !after.rows.samples.contains_key(*key) && !unverified.contains(key)
         };
         let missing = before.rows.order.iter().filter(is_missing).cloned().collect();
-        Self { command: before.command, rows, common, noise, unverified, missing, notes }
+        let files = [before.names, after.names];
+        Self { command: before.command, files, rows, common, noise, unverified, missing, notes }
     }
 
     /// Rows that are worse by more than `limit`, and not by what they vary alone.
@@ -405,51 +412,6 @@ impl Comparison {
         };
         self.rows.iter().map(row).collect()
     }
-
-    fn text(&self, brief: bool, failed: Option<(f64, &[usize])>) -> String {
-        let names: Vec<String> = self.rows.iter().map(|r| r.key.text(&self.common)).collect();
-        let shown = |row: &&Row| !brief || matches!(row.verdict(), "better" | "worse");
-        let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).clamp(3, 72);
-        let mut out = format!(
-            "{:<width$} {:<15} {:>11} {:>11} {:>7} {:>16}\n",
-            "row", "measure", "before", "after", "ratio", "interval"
-        );
-        for (row, name) in self.rows.iter().zip(&names).filter(|(row, _)| shown(row)) {
-            let interval = row.interval.map_or("-".into(), |[a, b]| format!("[{a:.3}, {b:.3}]"));
-            let _ = writeln!(
-                out,
-                "{name:<width$} {:<15} {:>11} {:>11} {:>7.3} {interval:>16}  {}",
-                row.key.measure,
-                number(row.before),
-                number(row.after),
-                row.ratio,
-                row.verdict()
-            );
-        }
-        let count = |verdict: &str| self.rows.iter().filter(|r| r.verdict() == verdict).count();
-        let [better, worse, same, unknown] = ["better", "worse", "same", "?"].map(count);
-        let _ = writeln!(out, "{better} better, {worse} worse, {same} the same, {unknown} unknown");
-        self.notes.iter().for_each(|note| _ = writeln!(out, "note: {note}"));
-        for name in self.names(&self.unverified) {
-            let _ = writeln!(out, "NOT VERIFIED: {name}");
-        }
-        if let Some((limit, failed)) = failed {
-            for name in self.names(&self.missing) {
-                let _ = writeln!(out, "MISSING: {name}");
-            }
-            let limit = (1e8 * limit).round() / 1e6; // as it was given
-            let _ = write!(out, "{} worse by more than {limit} %", failed.len());
-            let unjudged = format!(", {unknown} not judged");
-            out += if unknown > 0 { &unjudged } else { "" };
-            out.push('\n');
-            for &i in failed {
-                let (row, name) = (&self.rows[i], &names[i]);
-                let loss = 100.0 * row.loss();
-                let _ = writeln!(out, "  {name} {}: {loss:.1} % worse", row.key.measure);
-            }
-        }
-        out
-    }
 }
 
 /// In how many orders `a` values of one side and `b` of another may come, as sides go; at most [`LEAST_ORDERS`].
@@ -463,14 +425,4 @@ fn orders(a: usize, b: usize) -> u64 {
         }
     }
     orders.min(LEAST_ORDERS)
-}
-
-fn number(value: f64) -> String {
-    match value {
-        // What would not fit its column, or be all zeros.
-        v if v != 0.0 && !(1e-3..1e11).contains(&v) => format!("{v:.3e}"),
-        v if v >= 1000.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.4}"),
-    }
 }

@@ -6,7 +6,8 @@ fn side(rows: Value) -> Read {
     let mut own = Side::default();
     own.add(&rows, 5).unwrap();
     let (command, machine) = ("bench".into(), "m".into());
-    Read { command, machine, exact: false, mixed: false, asked: BTreeSet::new(), rows: own }
+    let names = vec!["one.json".to_owned()];
+    Read { names, command, machine, exact: false, mixed: false, asked: BTreeSet::new(), rows: own }
 }
 
 fn row(size: u64, ns: f64, rate: f64) -> Value {

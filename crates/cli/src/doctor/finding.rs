@@ -1,5 +1,7 @@
 //! What a check says.
 
+use bellpush::pcie::topology::Address;
+
 use super::machine::Machine;
 
 /// How much a finding matters. The order is that of the report, worst last.
@@ -43,6 +45,17 @@ pub enum Need {
     NicPages,
 }
 
+/// Some devices that lack what paths need, while others may have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// What they lack.
+    pub need: Need,
+    /// The GPU; every one where there is none.
+    pub gpu: Option<Address>,
+    /// The RDMA device; every one where there is none.
+    pub nic: Option<String>,
+}
+
 /// A check's answer about one subject.
 #[derive(Debug, Clone)]
 pub struct Finding {
@@ -66,6 +79,9 @@ pub struct Finding {
     pub prevents: Vec<Need>,
     /// What may or may not work, as it cannot be seen.
     pub hides: Vec<Need>,
+    /// What some devices lack, or may lack where that is not to be seen. Without any, what it prevents and what it hides
+    /// is so of all devices.
+    pub lacks: Vec<Lack>,
     /// Where this is written; the check's, unless the finding has its own.
     pub source: &'static str,
 }
@@ -83,6 +99,7 @@ impl Finding {
             script: Vec::new(),
             prevents: Vec::new(),
             hides: Vec::new(),
+            lacks: Vec::new(),
             source: "",
         }
     }
@@ -115,6 +132,24 @@ impl Finding {
     /// What may or may not work.
     pub fn hides(mut self, needs: &[Need]) -> Self {
         self.hides = needs.to_vec();
+        self
+    }
+
+    /// What a GPU lacks, beside any NIC.
+    pub fn lacks_of_gpu(mut self, need: Need, gpu: Address) -> Self {
+        self.lacks.push(Lack { need, gpu: Some(gpu), nic: None });
+        self
+    }
+
+    /// An RDMA device that cannot be used, by any GPU.
+    pub fn lacks_nic(mut self, nic: &str) -> Self {
+        self.lacks.push(Lack { need: Need::Nic, gpu: None, nic: Some(nic.to_owned()) });
+        self
+    }
+
+    /// What a GPU and an RDMA device lack together.
+    pub fn lacks_of_pair(mut self, need: Need, gpu: Address, nic: &str) -> Self {
+        self.lacks.push(Lack { need, gpu: Some(gpu), nic: Some(nic.to_owned()) });
         self
     }
 

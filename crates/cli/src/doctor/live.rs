@@ -183,7 +183,7 @@ impl Measured {
             let finding = match (nic, count) {
                 // A card has no push/inband, and few have all others.
                 ("soft", _) => Finding::warn(found),
-                (_, 0) => Finding::prevents(&[Need::Nic], found),
+                (_, 0) => Finding::prevents(&[Need::Nic], found).lacks_nic(nic),
                 _ => Finding::note(found),
             };
             all.push(

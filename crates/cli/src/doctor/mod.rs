@@ -7,9 +7,11 @@ mod checks;
 mod finding;
 mod live;
 mod machine;
+pub mod packed;
 mod read;
 mod record;
 mod report;
+mod right;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ use crate::values;
 use checks::CHECKS;
 use finding::Finding;
 use machine::Machine;
+use packed::Unpacked;
 use read::Root;
 use report::Report;
 
@@ -43,10 +46,11 @@ const READING: Duration = Duration::from_secs(4);
                         not answer, 3 something is prevented. Measurements count as findings."
 )]
 pub struct DoctorArgs {
-    /// A recorded machine: a directory with sys/, proc/, dev/ and `env` of another machine
-    #[arg(long, value_name = "DIR", conflicts_with = "live")]
-    root: Option<PathBuf>,
-    /// Copy what the checks read to this new or empty directory, for --root elsewhere
+    /// A recorded machine: a directory with sys/, proc/, dev/ and `env` of another machine, or a text
+    /// of statements that stands for one, such as those of tests/fixtures/doctor
+    #[arg(long, visible_alias = "root", value_name = "DIR|FILE", conflicts_with = "live")]
+    machine: Option<PathBuf>,
+    /// Copy what the checks read to this new or empty directory, for --machine elsewhere
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     /// Write JSON to this file, or to standard output with `-` (the default)
@@ -80,7 +84,10 @@ pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
     let taken = values::check_places(&[("--json", &args.json)])?;
     let begun = Instant::now();
     let into = args.record.clone();
-    let (machine, mut findings, files) = examined(args.root.as_deref(), into)?;
+    let given = args.machine.as_deref();
+    let unpacked = given.filter(|path| !path.is_dir()).map(unpacked).transpose()?;
+    let root = unpacked.as_ref().map_or(given, |unpacked| Some(unpacked.root.as_path()));
+    let (machine, mut findings, files) = examined(root, into)?;
     if let (Some(dir), Some(files)) = (&args.record, files) {
         return Ok((0, format!("{files} files in {}\n", printable(&dir.display().to_string()))));
     }
@@ -100,14 +107,12 @@ pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
     };
     findings.extend(measured.iter().flat_map(|m| m.findings(&args.nic)).map(in_one_line));
     let status = verdict::status(&findings);
-    let name = match &args.root {
-        Some(root) => root.display().to_string(),
-        None => "this machine".to_owned(),
-    };
+    let name = given.map_or("this machine".to_owned(), |path| path.display().to_string());
+    let what = unpacked.as_ref().map_or_else(String::new, |unpacked| read::short(&unpacked.what));
     let (fix, wants_json) = (args.fix, args.json.is_some());
     let (text, json) = within(left, &Arc::default(), move || {
         let (findings, live) = (&findings[..], measured.as_ref());
-        let report = Report { name, machine: &machine, findings, live };
+        let report = Report { name, what, machine: &machine, findings, live };
         let text = if fix { report.script() } else { report.text() };
         (text, wants_json.then(|| report.json()))
     })?;
@@ -156,6 +161,13 @@ fn examined(recorded: Option<&Path>, into: Option<PathBuf>) -> Result<Examined, 
     within(READING, &reading, work)?
 }
 
+/// A machine of which a text was given.
+fn unpacked(path: &Path) -> Result<Unpacked, CliError> {
+    let remedy =
+        "name a directory with sys/ and proc/ of a machine, or a text as docs/doctor.md has it";
+    Unpacked::new(path).map_err(|e| CliError::new(printable(&e), remedy))
+}
+
 /// The root of a machine.
 fn open(dir: &Path, reading: Arc<Mutex<PathBuf>>) -> Result<Root, CliError> {
     let remedy = "name a directory with sys/ and proc/ of a machine";
@@ -185,7 +197,7 @@ fn within<T: Send + 'static>(
         };
         CliError::new(
             what,
-            "look at dmesg for the device, or copy the rest to a directory for --root",
+            "look at dmesg for the device, or copy the rest to a directory for --machine",
         )
     })
 }

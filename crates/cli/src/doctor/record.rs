@@ -1,4 +1,4 @@
-//! Copies of a machine what the checks read of it, for `--root` elsewhere. Of files that hold more
+//! Copies of a machine what the checks read of it, for `--machine` elsewhere. Of files that hold more
 //! than that, such as mounts and serial numbers, the lines that are read alone.
 
 use std::collections::BTreeSet;

@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 use bellpush::pcie::topology::{Address, candidates};
 use serde_json::{Value, json};
 
-use super::finding::{Finding, Need, Severity};
+use super::finding::{Finding, Lack, Need, Severity};
 use super::live::Measured;
 use super::machine::{Machine, RANKED};
 use super::read::short;
-use super::verdict::{PathVerdict, paths, status};
+use super::right::{Right, broken};
+use super::verdict::{PathVerdict, Verdicts, status};
 
 /// Version of the JSON: one more where a key changes its meaning or goes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Columns of a line.
 const WIDTH: usize = 100;
 /// Most GPUs or NICs of the table; the JSON has all.
@@ -22,6 +23,8 @@ const MOST: usize = 16;
 pub struct Report<'a> {
     /// What the machine is called.
     pub name: String,
+    /// What a recorded machine says that it is; empty where it says nothing.
+    pub what: String,
     /// It.
     pub machine: &'a Machine,
     /// What the checks found.
@@ -42,9 +45,10 @@ struct Pair {
 /// The checks that a verdict names.
 type ChecksOf = fn(&PathVerdict) -> &Vec<&'static str>;
 
-fn pairs(m: &Machine) -> Vec<Pair> {
+fn pairs(m: &Machine, findings: &[Finding]) -> Vec<Pair> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
-    let given = m.usable_pairs();
+    let broken = broken(m, findings);
+    let given = m.usable_pairs(|nic| broken.contains_key(&m.nic_name(nic)));
     let nodes: Vec<u32> = m.system.distances.keys().copied().collect();
     let distance = |a: Address, b: Address| {
         let place = nodes.iter().position(|&n| Some(n) == tree.numa(b))?;
@@ -92,19 +96,13 @@ impl Report<'_> {
         self.findings.iter().filter(move |f| f.severity == severity)
     }
 
-    /// Whether kernels run on the GPU; `None` where that is not to be seen.
-    fn has_gpu(&self) -> Option<bool> {
-        if self.findings.iter().any(|f| f.prevents.contains(&Need::Gpu)) {
-            return Some(false);
-        }
-        (!self.findings.iter().any(|f| f.hides.contains(&Need::Gpu))).then_some(true)
-    }
-
     /// The report as text, the verdict first.
     pub fn text(&self) -> String {
         let m = self.machine;
+        let right = Right::of(m, self.findings);
         let known = |text: Option<&String>| short(text.map_or("unknown", String::as_str));
         let mut out = format!("bellpush doctor: {}\n", short(&self.name));
+        wrapped(&mut out, "recorded", &self.what);
         let (linux, cpu) = (known(m.system.release.known()), known(m.system.cpu.known()));
         let plural = |n: usize| if n == 1 { "" } else { "s" };
         let (gpus, cards) = (m.gpus().len(), m.mlx5().count());
@@ -117,7 +115,7 @@ impl Report<'_> {
                 plural(cards)
             ),
         );
-        self.verdict(&mut out);
+        self.verdict(&right, &mut out);
         self.placement(&mut out);
         for (severity, head) in [(Severity::Prevents, "PREVENTS"), (Severity::Warning, "WARNING")] {
             for f in self.of(severity) {
@@ -136,50 +134,59 @@ impl Report<'_> {
                 wrapped(&mut out, "source", f.source);
             }
         }
-        for (severity, head) in [
-            (Severity::Unseen, "Not to be seen here:"),
-            (Severity::Note, "Worth knowing:"),
-            (Severity::Fine, "As it should be:"),
-        ] {
+        for (severity, head) in
+            [(Severity::Unseen, "Not to be seen here:"), (Severity::Note, "Worth knowing:")]
+        {
             self.short_list(severity, head, &mut out);
         }
+        let fine = right.lines();
+        if !fine.is_empty() {
+            out += "\nAs it should be:\n";
+        }
+        fine.iter().for_each(|line| wrapped(&mut out, "", line));
         if let Some(live) = self.live {
             out += &live.text();
         }
+        self.remedy(&mut out);
         out
     }
 
-    fn verdict(&self, out: &mut String) {
-        let all = paths(self.findings);
-        let names = |all: &[&PathVerdict]| {
-            let names: Vec<String> = all.iter().map(|v| v.path.to_string()).collect();
-            names.join(" ")
-        };
-        let of = |possible: Option<bool>| -> Vec<&PathVerdict> {
-            all.iter().filter(|v| v.is_possible() == possible).collect()
-        };
-        wrapped(out, "card can", &names(&of(Some(true))));
-        let kinds: [(_, _, ChecksOf); 2] =
-            [("not seen", None, |v| &v.unseen), ("cannot", Some(false), |v| &v.by)];
-        for (label, possible, checks) in kinds {
-            let mut told: Vec<&[&str]> = Vec::new();
-            let group = of(possible);
-            for verdict in &group {
-                if told.contains(&checks(verdict).as_slice()) {
-                    continue;
-                }
-                told.push(checks(verdict));
-                let same = group.iter().filter(|v| checks(v) == checks(verdict));
-                let same: Vec<&PathVerdict> = same.copied().collect();
-                wrapped(out, label, &format!("{}: {}", names(&same), checks(verdict).join(", ")));
+    /// That there is a script, where it mends something.
+    fn remedy(&self, out: &mut String) {
+        let bad = || self.findings.iter().filter(|f| f.severity >= Severity::Warning);
+        let mended = bad().filter(|f| !f.script.is_empty()).count();
+        if mended == 0 {
+            return;
+        }
+        let of = if self.machine.live { "" } else { " --machine …" };
+        let text = format!(
+            "`bellpush doctor{of} --fix` prints a shell script with the fixes of {mended} of {} \
+             findings above; it runs nothing",
+            bad().count()
+        );
+        out.push('\n');
+        wrapped(out, "to mend", &text);
+    }
+
+    fn verdict(&self, right: &Right<'_>, out: &mut String) {
+        let verdicts = Verdicts::of(self.machine, self.findings);
+        let groups = verdicts.groups();
+        for group in &groups {
+            if groups.len() > 1 {
+                wrapped(out, "card", &verdicts.who(self.machine, group));
             }
+            can(if groups.len() > 1 { "can" } else { "card can" }, &group.paths, out);
+        }
+        if verdicts.is_cut {
+            let text = format!("the first {RANKED} GPUs and {RANKED} cards alone are looked at");
+            wrapped(out, "", &text);
         }
         wrapped(
             out,
             "soft NIC",
             &format!(
                 "every path, push/inband as well, with kernels on {}",
-                match self.has_gpu() {
+                match verdicts.has_gpu() {
                     Some(true) => "the GPU",
                     Some(false) => "CPU threads",
                     None => "the GPU, or else on CPU threads: that is not to be seen",
@@ -188,7 +195,7 @@ impl Report<'_> {
         );
         let count = |s| self.of(s).count();
         let (p, w) = (count(Severity::Prevents), count(Severity::Warning));
-        let (u, fine) = (count(Severity::Unseen), count(Severity::Fine));
+        let (u, fine) = (count(Severity::Unseen), right.count());
         wrapped(
             out,
             "findings",
@@ -198,7 +205,7 @@ impl Report<'_> {
 
     fn placement(&self, out: &mut String) {
         let m = self.machine;
-        let all = pairs(m);
+        let all = pairs(m, self.findings);
         if m.rdma.is_empty() || all.is_empty() {
             return;
         }
@@ -263,17 +270,20 @@ impl Report<'_> {
                 "check": f.check, "severity": f.severity.name(), "subject": f.subject,
                 "found": f.found, "expected": f.expected, "cost": f.cost, "fix": f.fix,
                 "source": f.source, "script": f.script, "prevents": of(&f.prevents),
-                "hides": of(&f.hides),
+                "hides": of(&f.hides), "lacks": f.lacks.iter().map(lack).collect::<Vec<_>>(),
             })
         });
-        let card = paths(self.findings).into_iter().map(|v| {
-            json!({
-                "path": v.path.to_string(), "possible": v.is_possible(), "prevented_by": v.by,
-                "unseen_by": v.unseen,
-            })
+        let verdicts = Verdicts::of(self.machine, self.findings);
+        let groups = verdicts.groups().into_iter().map(|group| {
+            let pair = |(g, n): &(usize, usize)| {
+                let gpu = verdicts.gpus[*g].map(|gpu| gpu.to_string());
+                json!({ "gpu": gpu, "nic": verdicts.nics[*n].as_deref().map(short) })
+            };
+            let pairs: Vec<Value> = group.pairs.iter().map(pair).collect();
+            json!({ "pairs": pairs, "paths": of_paths(&group.paths) })
         });
         let m = self.machine;
-        let placement = pairs(m).into_iter().map(|p| {
+        let placement = pairs(m, self.findings).into_iter().map(|p| {
             json!({
                 "gpu": p.gpu.to_string(), "nic": p.nic.to_string(), "name": short(&m.nic_name(p.nic)),
                 "class": p.class, "numa_distance": p.distance, "assigned": p.is_given,
@@ -284,8 +294,9 @@ impl Report<'_> {
                 "command": "doctor", "version": VERSION, "machine": self.name, "live": m.live,
             },
             "status": status(self.findings),
-            "paths_on_a_card": card.collect::<Vec<_>>(),
-            "kernels": self.has_gpu().map(|has| if has { "gpu" } else { "cpu" }),
+            "paths_on_a_card": of_paths(&verdicts.best()),
+            "verdicts": groups.collect::<Vec<_>>(),
+            "kernels": verdicts.has_gpu().map(|has| if has { "gpu" } else { "cpu" }),
             "placement": if m.rdma.is_empty() { Vec::new() } else { placement.collect::<Vec<_>>() },
             "findings": findings.collect::<Vec<_>>(),
             "measured": self.live.map(Measured::json),
@@ -314,6 +325,50 @@ impl Report<'_> {
         }
         out
     }
+}
+
+/// What can be taken, what cannot, and what is not to be seen, with the checks that say so.
+fn can(label: &str, all: &[PathVerdict], out: &mut String) {
+    let names = |all: &[&PathVerdict]| {
+        let names: Vec<String> = all.iter().map(|v| v.path.to_string()).collect();
+        names.join(" ")
+    };
+    let of = |possible: Option<bool>| -> Vec<&PathVerdict> {
+        all.iter().filter(|v| v.is_possible() == possible).collect()
+    };
+    wrapped(out, label, &names(&of(Some(true))));
+    let kinds: [(_, _, ChecksOf); 2] =
+        [("not seen", None, |v| &v.unseen), ("cannot", Some(false), |v| &v.by)];
+    for (label, possible, checks) in kinds {
+        let mut told: Vec<&[&str]> = Vec::new();
+        let group = of(possible);
+        for verdict in &group {
+            if told.contains(&checks(verdict).as_slice()) {
+                continue;
+            }
+            told.push(checks(verdict));
+            let same = group.iter().filter(|v| checks(v) == checks(verdict));
+            let same: Vec<&PathVerdict> = same.copied().collect();
+            wrapped(out, label, &format!("{}: {}", names(&same), checks(verdict).join(", ")));
+        }
+    }
+}
+
+fn of_paths(all: &[PathVerdict]) -> Vec<Value> {
+    let path = |v: &PathVerdict| {
+        json!({
+            "path": v.path.to_string(), "possible": v.is_possible(), "prevented_by": v.by,
+            "unseen_by": v.unseen,
+        })
+    };
+    all.iter().map(path).collect()
+}
+
+fn lack(lack: &Lack) -> Value {
+    json!({
+        "need": need(lack.need), "gpu": lack.gpu.map(|gpu| gpu.to_string()),
+        "nic": lack.nic.as_deref().map(short),
+    })
 }
 
 fn need(need: Need) -> &'static str {

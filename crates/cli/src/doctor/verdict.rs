@@ -1,15 +1,20 @@
-//! What the findings mean: which paths a card of this machine can take, and the exit status.
+//! What the findings mean: which paths each GPU can take with each card, and the exit status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bellpush::pcie::topology::Address;
 use bellpush::transport::{Data, Kick, Path};
 
 use super::finding::{Finding, Need, Severity};
+use super::machine::{Machine, RANKED};
+use super::read::short;
 
 /// Exit status of a machine with warnings, and of one where something is prevented.
 pub const WARNED: u8 = 1;
 /// The same, of one where something is prevented. 2 is wrong input, as everywhere.
 pub const PREVENTED: u8 = 3;
+/// Most pairs that a line names.
+const NAMED: usize = 8;
 
 /// A path on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,37 +55,195 @@ pub fn needs(path: Path) -> Vec<Need> {
     needs
 }
 
-/// Every path on a card of this machine. push/inband is omitted: no card has it.
-pub fn paths(findings: &[Finding]) -> Vec<PathVerdict> {
-    let by = by_need(findings, |f| &f.prevents);
-    let unseen = by_need(findings, |f| &f.hides);
-    let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
-    let checks = |path: Path, of: &BTreeMap<Need, Vec<&'static str>>| {
-        needs(path)
-            .into_iter()
-            .flat_map(|need| of.get(&need).cloned().unwrap_or_default())
-            .collect()
-    };
-    let verdict =
-        |path: Path| PathVerdict { path, by: checks(path, &by), unseen: checks(path, &unseen) };
-    on_a_card.map(verdict).collect()
+/// Checks by what they say of a need.
+type Checks = BTreeMap<Need, Vec<&'static str>>;
+
+/// What the checks say of a GPU and a card: what they prevent, and what they did not see.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Cell {
+    by: Checks,
+    unseen: Checks,
 }
 
-/// Checks whose findings name a need, each once.
-fn by_need(
-    findings: &[Finding],
-    needs: fn(&Finding) -> &Vec<Need>,
-) -> BTreeMap<Need, Vec<&'static str>> {
-    let mut by: BTreeMap<Need, Vec<&'static str>> = BTreeMap::new();
-    for finding in findings {
-        for &need in needs(finding) {
-            let checks = by.entry(need).or_default();
-            if !checks.contains(&finding.check) {
-                checks.push(finding.check);
+impl Cell {
+    fn add(&mut self, finding: &Finding, need: Need) {
+        let unseen = finding.severity == Severity::Unseen;
+        let all = if unseen { &mut self.unseen } else { &mut self.by };
+        let checks = all.entry(need).or_default();
+        if !checks.contains(&finding.check) {
+            checks.push(finding.check);
+        }
+    }
+
+    /// Every path; push/inband is omitted: no card has it.
+    fn paths(&self) -> Vec<PathVerdict> {
+        let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
+        let checks = |path: Path, of: &Checks| {
+            union(needs(path).iter().filter_map(|need| of.get(need)).flatten().copied())
+        };
+        let verdict = |path: Path| PathVerdict {
+            path,
+            by: checks(path, &self.by),
+            unseen: checks(path, &self.unseen),
+        };
+        on_a_card.map(verdict).collect()
+    }
+}
+
+/// Each once, in their order.
+fn union(checks: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    checks.for_each(|check| {
+        if !all.contains(&check) {
+            all.push(check);
+        }
+    });
+    all
+}
+
+/// Pairs of a GPU and a card of which the same is said.
+pub struct Group {
+    /// Numbers of GPUs and cards in [`Verdicts`].
+    pub pairs: Vec<(usize, usize)>,
+    /// Every path.
+    pub paths: Vec<PathVerdict>,
+}
+
+/// What every GPU can with every card.
+pub struct Verdicts {
+    /// The GPUs; one without an address where none is shown.
+    pub gpus: Vec<Option<Address>>,
+    /// RDMA devices of mlx5; one without a name where none is shown.
+    pub nics: Vec<Option<String>>,
+    /// Whether there are more of them than are looked at.
+    pub is_cut: bool,
+    /// A row for each GPU.
+    cells: Vec<Cell>,
+}
+
+impl Verdicts {
+    /// The verdicts of a machine.
+    pub fn of(m: &Machine, findings: &[Finding]) -> Self {
+        // A container sees the PCI functions of GPUs that it was not given.
+        let all = &m.nvidia.gpus;
+        let is_given = |gpu: &Address| {
+            m.container().is_none() || all.is_empty() || all.iter().any(|(a, _)| a == gpu)
+        };
+        let mut gpus: Vec<_> = m.gpus().into_iter().filter(is_given).map(Some).collect();
+        let mut nics: Vec<_> = m.mlx5().map(|device| Some(device.name.clone())).collect();
+        let is_cut = gpus.len() > RANKED || nics.len() > RANKED;
+        gpus.truncate(RANKED);
+        nics.truncate(RANKED);
+        // What is so of all is so where nothing is shown.
+        if gpus.is_empty() {
+            gpus.push(None);
+        }
+        if nics.is_empty() {
+            nics.push(None);
+        }
+        let cells = vec![Cell::default(); gpus.len() * nics.len()];
+        let mut own = Self { gpus, nics, is_cut, cells };
+        findings.iter().for_each(|finding| own.add(finding));
+        own
+    }
+
+    fn add(&mut self, finding: &Finding) {
+        if finding.lacks.is_empty() {
+            let needs = finding.prevents.iter().chain(&finding.hides);
+            for &need in needs {
+                self.cells.iter_mut().for_each(|cell| cell.add(finding, need));
+            }
+        }
+        for lack in &finding.lacks {
+            for (g, gpu) in self.gpus.iter().enumerate() {
+                if lack.gpu.is_some() && lack.gpu != *gpu {
+                    continue;
+                }
+                for (n, nic) in self.nics.iter().enumerate() {
+                    if lack.nic.is_none() || lack.nic == *nic {
+                        self.cells[g * self.nics.len() + n].add(finding, lack.need);
+                    }
+                }
             }
         }
     }
-    by
+
+    /// The pairs by what is said of them, those with the most paths first.
+    pub fn groups(&self) -> Vec<Group> {
+        let mut by_cell: BTreeMap<&Cell, Vec<(usize, usize)>> = BTreeMap::new();
+        for (at, cell) in self.cells.iter().enumerate() {
+            by_cell.entry(cell).or_default().push((at / self.nics.len(), at % self.nics.len()));
+        }
+        let mut groups: Vec<Group> =
+            by_cell.into_iter().map(|(cell, pairs)| Group { pairs, paths: cell.paths() }).collect();
+        let can = |group: &Group| {
+            group.paths.iter().filter(|verdict| verdict.is_possible() == Some(true)).count()
+        };
+        groups.sort_by_key(|group| (std::cmp::Reverse(can(group)), group.pairs[0]));
+        groups
+    }
+
+    /// Every path, as the pair has it that has it best.
+    pub fn best(&self) -> Vec<PathVerdict> {
+        let groups = self.groups();
+        let of = |nth: usize| {
+            let all: Vec<&PathVerdict> = groups.iter().map(|group| &group.paths[nth]).collect();
+            let rank = |verdict: &&&PathVerdict| match verdict.is_possible() {
+                Some(true) => 2,
+                None => 1,
+                Some(false) => 0,
+            };
+            let most = all.iter().map(|verdict| rank(&verdict)).max();
+            let best: Vec<_> = all.iter().filter(|verdict| Some(rank(verdict)) == most).collect();
+            PathVerdict {
+                path: all[0].path,
+                by: union(best.iter().flat_map(|verdict| verdict.by.iter().copied())),
+                unseen: union(best.iter().flat_map(|verdict| verdict.unseen.iter().copied())),
+            }
+        };
+        (0..groups[0].paths.len()).map(of).collect()
+    }
+
+    /// Whether kernels run on a GPU; `None` where that is not to be seen.
+    pub fn has_gpu(&self) -> Option<bool> {
+        let said = |checks: &Checks| checks.contains_key(&Need::Gpu);
+        if self.cells.iter().any(|cell| !said(&cell.by) && !said(&cell.unseen)) {
+            return Some(true);
+        }
+        self.cells.iter().all(|cell| said(&cell.by)).then_some(false)
+    }
+
+    /// Which pairs a group has, in words.
+    pub fn who(&self, m: &Machine, group: &Group) -> String {
+        let gpus: BTreeSet<usize> = group.pairs.iter().map(|pair| pair.0).collect();
+        let nics: BTreeSet<usize> = group.pairs.iter().map(|pair| pair.1).collect();
+        let gpu = |g: &usize| self.gpus[*g].map_or_else(|| "no GPU".to_owned(), |a| label(m, a));
+        let nic = |n: &usize| short(self.nics[*n].as_deref().unwrap_or("no card"));
+        let list = |all: Vec<String>| all.join(", ");
+        let of_gpus = || list(gpus.iter().map(gpu).collect());
+        let of_nics = || list(nics.iter().map(nic).collect());
+        let is_product = gpus.len() * nics.len() == group.pairs.len();
+        let (all_gpus, all_nics) = (gpus.len() == self.gpus.len(), nics.len() == self.nics.len());
+        match (is_product, all_gpus, all_nics) {
+            (true, true, _) if gpus.len() > 1 => format!("{} with each GPU", of_nics()),
+            (true, _, true) if nics.len() > 1 => format!("{} with each card", of_gpus()),
+            (true, _, _) => format!("{} with {}", of_nics(), of_gpus()),
+            (false, _, _) => {
+                let pairs = group.pairs.iter().take(NAMED);
+                let named: Vec<_> =
+                    pairs.map(|(g, n)| format!("{} with {}", nic(n), gpu(g))).collect();
+                match group.pairs.len() - named.len() {
+                    0 => list(named),
+                    more => format!("{}, and {more} pairs more (--json)", list(named)),
+                }
+            }
+        }
+    }
+}
+
+/// A GPU as lists call it, without its address.
+pub fn label(m: &Machine, gpu: Address) -> String {
+    m.gpu_name(gpu).split(' ').next().unwrap_or_default().to_owned()
 }
 
 /// The worst of the findings, and the exit status that it means.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use bellpush::gpu::{Executor, Gpu};
 use bellpush::nic::NicError;
 use bellpush::transport::{
     Choice, Data, Error, Kick, Machine, Origin, Path, Ranges, Tuning, TuningError,
@@ -22,7 +23,7 @@ use super::payload::Payload;
 use super::test_bed::TestBed;
 use super::{options, progress, transport_error};
 use crate::cli::{CliError, UNVERIFIED};
-use crate::plan::BenchPlan;
+use crate::plan::{self, BenchPlan};
 
 /// Times that everything is measured, in turn: a path's median is that of its passes'.
 const PASSES: usize = 3;
@@ -39,6 +40,7 @@ const PART: u32 = 16;
 /// # Errors
 /// One line for a file that is not ours, or a machine on which nothing can be measured.
 pub fn run(plan: &BenchPlan, payload: &Payload) -> Result<ExitCode, CliError> {
+    has_gpu(plan.gpu)?;
     let file = Tuning::file().map_err(refused)?;
     let bed = TestBed::new(plan)?;
     let machine = machine(&bed, plan)?;
@@ -67,6 +69,7 @@ pub fn run(plan: &BenchPlan, payload: &Payload) -> Result<ExitCode, CliError> {
     let mut notes: Vec<String> = std::mem::take(&mut run.wrong);
     let verified = notes.is_empty();
     if bed.gpu.is_host() {
+        notes.push(of_host(&machine));
         notes.push("one thread was measured, for all scopes".into());
         notes.push(HOST_EXECUTOR.into());
     }
@@ -83,6 +86,31 @@ pub fn run(plan: &BenchPlan, payload: &Payload) -> Result<ExitCode, CliError> {
         }
         _ => Ok(if verified { ExitCode::SUCCESS } else { ExitCode::from(UNVERIFIED) }),
     }
+}
+
+/// Refuses a machine without a GPU whose user has not asked for the host executor: a table of that is of no use to any
+/// GPU, and would be kept.
+fn has_gpu(wanted: plan::Gpu) -> Result<(), CliError> {
+    if wanted != plan::Gpu::Auto {
+        return Ok(());
+    }
+    Gpu::open(Executor::Cuda(0)).map(drop).map_err(|why| {
+        let remedy = "on the host executor times rank nothing of a GPU: '--tune --gpu host' \
+                      measures them all the same, and keeps them for the host executor alone";
+        CliError::new(format!("--tune: no GPU: {why}"), remedy)
+    })
+}
+
+/// What a table of the host executor is of.
+fn of_host(machine: &Machine) -> String {
+    let nic = match machine.nic.as_str() {
+        "soft" => "the software NIC".to_owned(),
+        name => format!("NIC {name}"),
+    };
+    format!(
+        "this table ranks {nic} and the host executor, not a GPU: endpoints of the host executor \
+         alone take it"
+    )
 }
 
 /// Where the table comes from that rows of auto are measured with.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use bellpush::pcie::topology::{Address, Kind};
 
-use crate::doctor::finding::{Finding, Need};
+use crate::doctor::finding::{Finding, Need, Severity};
 use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
+use crate::doctor::verdict::label;
 
 /// First driver with dma-buf (open kernel modules), and first Linux with ibv_reg_dmabuf_mr.
 const DMABUF_DRIVER: u32 = 515;
@@ -46,16 +47,11 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return vec![no_driver(m, count)];
     }
     let mut all = Vec::new();
-    let names: Vec<&str> = m.nvidia.gpus.iter().map(|(_, model)| model.as_str()).collect();
-    let mut models: Vec<&str> = names.clone();
-    models.dedup();
-    let version = m.nvidia.driver().unwrap_or("of unknown version");
-    let named = models.join(", ");
-    let found = format!("{} of {count} GPUs have the driver {version}: {named}", names.len());
-    if !names.is_empty() {
-        all.push(Finding::fine(short(&found)));
-    }
-    all.extend(nodes(m));
+    let nodes = nodes(m);
+    // Without its nodes CUDA finds none of them.
+    let lacks_nodes = nodes.as_ref().is_some_and(|f| f.severity >= Severity::Warning);
+    all.extend(driven(m, count, nodes.is_none()).filter(|_| !lacks_nodes));
+    all.extend(nodes);
     if let Some(why) = &m.nvidia.list_hidden {
         let found = format!("the driver's list of GPUs: {}", short(why));
         all.push(Finding::unseen(found, "nvidia-smi -L"));
@@ -76,6 +72,20 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.
+fn driven(m: &Machine, count: usize, is_all: bool) -> Option<Finding> {
+    let have: Vec<_> = m.nvidia.gpus.iter().filter(|(a, _)| !m.is_gone(*a)).collect();
+    let mut models: Vec<&str> = have.iter().map(|(_, model)| model.as_str()).collect();
+    models.dedup();
+    let version = m.nvidia.driver().unwrap_or("of unknown version");
+    let n = have.len();
+    let found = format!("{n} of {count} GPUs have the driver {version}: {}", models.join(", "));
+    let names: Vec<String> = have.iter().map(|(a, _)| label(m, *a)).collect();
+    let finding = Finding::fine(short(&found));
+    (n > 0)
+        .then(|| if n < count || !is_all { finding.of(short(&names.join(", "))) } else { finding })
+}
+
 /// What to do about a GPU that the driver does not have.
 const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus); reset the GPU \
                     or power the machine off and on";
@@ -90,6 +100,7 @@ fn lost(m: &Machine, address: Address) -> Option<Finding> {
             Finding::warn(found)
                 .expected("driver nvidia")
                 .cost(cost)
+                .lacks_of_gpu(Need::Gpu, address)
                 .fix("unbind the GPU from this driver, or leave it to the virtual machine"),
         );
     }
@@ -104,6 +115,7 @@ fn lost(m: &Machine, address: Address) -> Option<Finding> {
         Finding::warn("the driver does not have it")
             .expected("every GPU in /proc/driver/nvidia/gpus")
             .cost(cost)
+            .lacks_of_gpu(Need::Gpu, address)
             .fix(LOST),
     )
 }
@@ -267,9 +279,14 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
     }
     let mut all: Vec<Finding> = consumer
         .iter()
-        .map(|(a, model)| refused(Finding::warn(short(model))).of(m.gpu_name(*a)))
+        .map(|(a, model)| {
+            let finding = refused(Finding::warn(short(model))).of(m.gpu_name(*a));
+            finding.lacks_of_gpu(Need::GpuMemory, *a)
+        })
         .collect();
-    all.extend(registration(m));
+    let names: Vec<String> = others.iter().map(|(a, _)| label(m, *a)).collect();
+    let subject = if all.is_empty() { String::new() } else { short(&names.join(", ")) };
+    all.extend(registration(m).into_iter().map(|finding| finding.of(subject.clone())));
     all
 }
 
@@ -365,6 +382,7 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
         return Vec::new();
     }
     let found = "RegistryDwords has no PeerMappingOverride=1";
+    let mut without = Vec::new();
     let (is_part, found) = match m.mapping() {
         None => {
             let why = short(m.nvidia.params.why_not());
@@ -377,7 +395,8 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
         }
         Some(Mapping::None) => (false, found.to_owned()),
         Some(Mapping::Without(gpus)) => {
-            let names: Vec<String> = gpus.into_iter().map(|a| m.gpu_name(a)).collect();
+            let names: Vec<String> = gpus.iter().map(|a| m.gpu_name(*a)).collect();
+            without = gpus;
             (true, short(&format!("{found} of {}", names.join(", "))))
         }
     };
@@ -412,9 +431,10 @@ pub fn peer_mapping(m: &Machine) -> Vec<Finding> {
         )];
     }
     if is_part {
-        return vec![mended(
-            Finding::warn(found).cost("these GPUs have no push and no kick by kernel or stream"),
-        )];
+        let finding =
+            Finding::warn(found).cost("these GPUs have no push and no kick by kernel or stream");
+        let lacks = |f: Finding, gpu: Address| f.lacks_of_gpu(Need::NicPages, gpu);
+        return vec![mended(without.into_iter().fold(finding, lacks))];
     }
     vec![mended(
         Finding::prevents(&[Need::NicPages], found)

@@ -108,21 +108,21 @@ pub fn cgroup(m: &Machine) -> Vec<Finding> {
         } else if let Some(limits) =
             lines.iter().find(|line| of(line).iter().any(|l| matches!(l, Some(Some(_)))))
         {
-            all.push(Finding::note(format!(
-                "rdma.max of {}: {}",
-                short(&device.name),
-                short(limits)
-            )));
+            let finding = Finding::note(format!("rdma.max: {}", short(limits)));
+            all.push(finding.of(short(&device.name)));
         }
     }
     if !closed.is_empty() {
         let found =
             format!("rdma.max allows no handles or objects of {}", short(&closed.join(", ")));
         let every = closed.len() == m.mlx5().count();
-        let finding =
-            if every { Finding::prevents(&[Need::Nic], found) } else { Finding::warn(found) };
+        let finding = match every {
+            true => Finding::prevents(&[Need::Nic], found),
+            false => closed.iter().fold(Finding::warn(found), |f, name| f.lacks_nic(name)),
+        };
         all.push(
             finding
+                .of("rdma.max")
                 .expected("hca_handle=max hca_object=max")
                 .cost("ibv_open_device fails with EAGAIN")
                 .fix("raise rdma.max of the control group"),
@@ -141,8 +141,9 @@ pub fn cgroup(m: &Machine) -> Vec<Finding> {
     .collect();
     if !hidden.is_empty() {
         let path = short(c.path.known().map_or("", String::as_str));
-        let found = format!("{} of /{path} and of the groups above it", hidden.join(" and "));
-        all.push(Finding::unseen(found, "look below /sys/fs/cgroup on the host"));
+        let found = format!("limits of /{path} and of the groups above it");
+        let finding = Finding::unseen(found, "look below /sys/fs/cgroup on the host");
+        all.push(finding.of(hidden.join(", ")));
     } else if all.is_empty() {
         all.push(Finding::fine("no limit of memory, processes or RDMA objects is set"));
     }
@@ -157,14 +158,22 @@ fn memory(groups: &[Group]) -> Vec<Finding> {
         let Some(Some(max)) = group.memory.0.known() else { continue };
         let Some(current) = group.memory.1.known() else {
             let found = format!("memory.current, of {} at most", size(*max));
-            all.push(Finding::unseen(found, "cat memory.current").of(outer(groups, group)));
+            all.push(Finding::unseen(found, "cat memory.current").of(outer(
+                "memory.max",
+                groups,
+                group,
+            )));
             continue;
         };
         let now = current.saturating_sub(group.reclaimable.unwrap_or(0));
         let text = format!("memory {} of {}", size(now), size(*max));
         if now / 9 >= max / 10 && group.reclaimable.is_none() {
             let found = format!("{text}, and how much of it is page cache");
-            all.push(Finding::unseen(found, "cat memory.stat").of(outer(groups, group)));
+            all.push(Finding::unseen(found, "cat memory.stat").of(outer(
+                "memory.max",
+                groups,
+                group,
+            )));
             continue;
         }
         if now / 9 >= max / 10 {
@@ -172,12 +181,12 @@ fn memory(groups: &[Group]) -> Vec<Finding> {
                 .expected("room for regions and windows")
                 .cost("pinned memory counts: registration ends in an out-of-memory kill")
                 .fix("raise memory.max, or the container's --memory");
-            all.push(finding.of(outer(groups, group)));
+            all.push(finding.of(outer("memory.max", groups, group)));
             continue;
         }
         let share = now as f64 / *max as f64;
         if least.as_ref().is_none_or(|(most, _)| share > *most) {
-            least = Some((share, Finding::fine(text).of(outer(groups, group))));
+            least = Some((share, Finding::fine(text).of(outer("memory.max", groups, group))));
         }
     }
     if all.is_empty() {
@@ -186,11 +195,11 @@ fn memory(groups: &[Group]) -> Vec<Finding> {
     all
 }
 
-/// Path of a group above that of the process; nothing for its own.
-fn outer(groups: &[Group], group: &Group) -> String {
+/// What is limited, and the path of a group above that of the process.
+fn outer(what: &str, groups: &[Group], group: &Group) -> String {
     match groups.first() {
-        Some(own) if own.path != group.path => short(&format!("/{}", group.path)),
-        _ => String::new(),
+        Some(own) if own.path != group.path => short(&format!("{what} of /{}", group.path)),
+        _ => what.to_owned(),
     }
 }
 
@@ -202,7 +211,9 @@ fn processes(groups: &[Group]) -> Vec<Finding> {
         let Some(Some(max)) = group.pids.0.known() else { continue };
         let Some(now) = group.pids.1.known() else {
             let found = format!("pids.current, of {max} at most");
-            all.push(Finding::unseen(found, "cat pids.current").of(outer(groups, group)));
+            all.push(
+                Finding::unseen(found, "cat pids.current").of(outer("pids.max", groups, group)),
+            );
             continue;
         };
         let (room, text) =
@@ -212,9 +223,9 @@ fn processes(groups: &[Group]) -> Vec<Finding> {
                 .expected("64 more")
                 .cost("threads of the software NIC, of NCCL and of UCX cannot start")
                 .fix("raise pids.max, or the container's --pids-limit");
-            all.push(finding.of(outer(groups, group)));
+            all.push(finding.of(outer("pids.max", groups, group)));
         } else if least.as_ref().is_none_or(|(least, _)| room < *least) {
-            least = Some((room, Finding::fine(text).of(outer(groups, group))));
+            least = Some((room, Finding::fine(text).of(outer("pids.max", groups, group))));
         }
     }
     if all.is_empty() {

@@ -13,6 +13,8 @@ use crate::doctor::machine::{Machine, RANKED};
 const LEAST_MPS: u32 = 256;
 /// MRRS below which a NIC needs more outstanding reads than its tags allow.
 const LEAST_MRRS: u32 = 512;
+/// Most devices that a line names.
+const LISTED: usize = 8;
 
 /// GPUs and the NICs that they are given, and the bridges above both.
 pub fn devices(m: &Machine, tree: &Tree<'_>) -> (Vec<Address>, BTreeSet<Address>) {
@@ -35,11 +37,13 @@ pub fn named(m: &Machine, tree: &Tree<'_>, a: Address) -> String {
 pub fn links(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, bridges) = devices(m, &tree);
-    let (mut all, mut known, mut unknown) = (dead(m, &tree, &devices), 0, 0);
+    let (mut all, mut known, mut unknown) = (dead(m, &tree, &devices), Vec::new(), Vec::new());
     all.extend(bridges.iter().filter(|b| m.pci.more(**b).is_dead).map(|b| {
-        off_the_bus(Finding::warn(OFF)).of(b.to_string()).cost("nothing below it is reached")
+        let finding = off_the_bus(Finding::warn(OFF)).of(b.to_string());
+        let below = devices.iter().filter(|a| tree.chain(**a).contains(b));
+        below.fold(finding.cost("nothing below it is reached"), |f, a| lost(m, &tree, f, *a))
     }));
-    for &a in devices.iter().chain(&bridges).filter(|a| !m.pci.more(**a).is_dead) {
+    for &a in devices.iter().chain(&bridges).filter(|a| !m.is_gone(**a)) {
         let is_bridge = bridges.contains(&a);
         let Some(f) = tree.capture().get(a) else { continue };
         // The link below a bridge is counted at its other end.
@@ -50,14 +54,14 @@ pub fn links(m: &Machine) -> Vec<Finding> {
         let above = tree.chain(a).last().copied();
         let is_shown = above.is_none_or(|b| tree.capture().get(b).is_some_and(|f| f.max.is_some()));
         let (Some(max), Some(now)) = tree.link(a) else {
-            unknown += usize::from(!is_bridge && !tree.capture().is_virtual(a));
+            unknown.extend((!is_bridge && !tree.capture().is_virtual(a)).then_some(a));
             continue;
         };
         if !is_shown {
-            unknown += 1;
+            unknown.push(a);
             continue;
         }
-        known += 1;
+        known.push(a);
         // An idle GPU slows its link down, and so may the switch above it; neither narrows it.
         let is_slow = f.kind() == Some(Kind::Nic) && now.generation < max.generation;
         if now.lanes >= max.lanes && !is_slow {
@@ -75,16 +79,34 @@ pub fn links(m: &Machine) -> Vec<Finding> {
                 ),
         );
     }
-    if all.is_empty() && known > 0 {
-        all.push(Finding::fine(format!("{known} links as wide as both ends, NICs as fast")));
+    if all.is_empty() && !known.is_empty() {
+        let found = format!("{} links as wide as both ends, NICs as fast", known.len());
+        let which = if unknown.is_empty() { String::new() } else { list(m, &tree, &known) };
+        all.push(Finding::fine(found).of(which));
     }
-    if unknown > 0 {
-        all.push(Finding::unseen(
-            format!("links of {unknown} GPUs and NICs"),
-            "sysfs has no max_link_speed of them: a virtual machine hides it",
-        ));
+    if !unknown.is_empty() {
+        let found = format!("links of {} GPUs and NICs", unknown.len());
+        let how = "sysfs has no max_link_speed of them: a virtual machine hides it";
+        all.push(Finding::unseen(found, how).of(list(m, &tree, &unknown)));
     }
     all
+}
+
+/// Devices by name, the first of many.
+fn list(m: &Machine, tree: &Tree<'_>, all: &[Address]) -> String {
+    let names: Vec<String> = all.iter().take(LISTED).map(|a| named(m, tree, *a)).collect();
+    match all.len() - names.len() {
+        0 => names.join(", "),
+        more => format!("{}, {more} more", names.join(", ")),
+    }
+}
+
+/// A finding by which nobody can use a GPU or a NIC.
+fn lost(m: &Machine, tree: &Tree<'_>, finding: Finding, a: Address) -> Finding {
+    match tree.capture().get(a).and_then(Function::kind) {
+        Some(Kind::Gpu) => finding.lacks_of_gpu(Need::Gpu, a),
+        _ => finding.lacks_nic(&m.nic_name(a)),
+    }
 }
 
 /// What a function shows that does not answer.
@@ -107,7 +129,7 @@ fn dead(m: &Machine, tree: &Tree<'_>, devices: &[Address]) -> Vec<Finding> {
         let need = if kind(a) == Some(Kind::Gpu) { Need::Gpu } else { Need::Nic };
         let finding = match all_of(kind(a)) {
             true => Finding::prevents(&[need], OFF),
-            false => Finding::warn(OFF),
+            false => lost(m, tree, Finding::warn(OFF), a),
         };
         all.push(off_the_bus(finding).of(named(m, tree, a)).cost("nothing reaches this device"));
     }
@@ -122,14 +144,16 @@ fn rate(generation: u32, lanes: u32) -> f64 {
 pub fn mps(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, _) = devices(m, &tree);
-    let (mut all, mut fine, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
+    let (mut all, mut fine, mut hidden) =
+        (Vec::new(), BTreeMap::<u32, Vec<Address>>::new(), Vec::new());
     let supports = supports(m, &tree);
-    for a in devices {
+    // What does not answer has no MPS; another check tells of it.
+    for a in devices.into_iter().filter(|a| !m.is_gone(*a)) {
         let support = supports.get(&top(&tree, a)).copied().flatten();
         let in_use = tree.capture().get(a).and_then(|f| f.mps);
         let (Some(support), Some(in_use)) = (support, in_use) else {
             // A virtual function has its physical one's.
-            hidden += usize::from(!tree.capture().is_virtual(a) && !m.pci.more(a).is_dead);
+            hidden.extend((!tree.capture().is_virtual(a)).then_some(a));
             continue;
         };
         let uneven = smaller_above(m, &tree, a, in_use).or_else(|| larger_above(m, &tree, a));
@@ -139,7 +163,7 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
         }
         let possible = support;
         if in_use >= possible {
-            fine.insert(in_use);
+            fine.entry(in_use).or_default().push(a);
             continue;
         }
         let found = format!("MPS of {in_use} B");
@@ -159,15 +183,13 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
     }
     all.extend(smaller_peers(m, &tree));
     if all.is_empty() && !fine.is_empty() {
-        let sizes: Vec<String> = fine.iter().map(u32::to_string).collect();
-        all.push(Finding::fine(format!(
-            "MPS of {} B, the most that the ways support",
-            sizes.join(" and ")
-        )));
+        let sizes: Vec<String> = fine.keys().map(u32::to_string).collect();
+        let found = format!("MPS of {} B, the most that the ways support", sizes.join(" and "));
+        let right: Vec<Address> = fine.into_values().flatten().collect();
+        let which = if hidden.is_empty() { String::new() } else { list(m, &tree, &right) };
+        all.push(Finding::fine(found).of(which));
     }
-    if hidden > 0 {
-        all.push(hidden_config(hidden, "MPS"));
-    }
+    all.extend(hidden_config(m, &tree, &hidden, "MPS"));
     all
 }
 
@@ -182,7 +204,7 @@ fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Optio
     };
     let found = format!("MPS of {in_use} B below {bridge} with {size} B");
     Some(
-        Finding::prevents(&[need], found)
+        lost(m, tree, Finding::prevents(&[need], found), a)
             .of(named(m, tree, a))
             .expected("no MPS larger than that of a bridge above")
             .cost(
@@ -240,6 +262,7 @@ fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
             );
             all.push(
                 Finding::prevents(&[Need::GpuMemory], found)
+                    .lacks_of_pair(Need::GpuMemory, gpu, &m.nic_name(nic))
                     .of(m.gpu_name(gpu))
                     .expected("one MPS of all below a switch")
                     .cost(
@@ -262,7 +285,7 @@ fn top(tree: &Tree<'_>, a: Address) -> Address {
 /// malformed, and a completer's as well. `None` where any of them is hidden.
 fn supports(m: &Machine, tree: &Tree<'_>) -> BTreeMap<Address, Option<u32>> {
     let mut all = BTreeMap::new();
-    for (&a, more) in &m.pci.more {
+    for (&a, more) in m.pci.more.iter().filter(|(a, _)| !m.is_gone(**a)) {
         all.entry(top(tree, a))
             .and_modify(|least: &mut Option<u32>| {
                 *least = least.zip(more.mpss).map(|(x, y)| x.min(y));
@@ -286,14 +309,13 @@ fn slower(now: u32, possible: u32) -> String {
     }
 }
 
-fn hidden_config(count: usize, what: &str) -> Finding {
-    Finding::unseen(
-        format!(
-            "{what} of {count} GPUs and NICs: configuration space beyond its first 64 bytes is \
-             hidden"
-        ),
-        "run as root, or lspci -vvv as root",
-    )
+fn hidden_config(m: &Machine, tree: &Tree<'_>, all: &[Address], what: &str) -> Option<Finding> {
+    let found = format!(
+        "{what} of {} GPUs and NICs: configuration space beyond its first 64 bytes is hidden",
+        all.len()
+    );
+    let how = "run as root, or lspci -vvv as root";
+    (!all.is_empty()).then(|| Finding::unseen(found, how).of(list(m, tree, all)))
 }
 
 pub fn mrrs(m: &Machine) -> Vec<Finding> {
@@ -301,11 +323,11 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     if m.rdma.is_empty() {
         return Vec::new();
     }
-    let (mut all, mut sizes, mut hidden) = (Vec::new(), BTreeSet::new(), 0);
-    for a in candidates(&tree) {
+    let (mut all, mut hidden) = (Vec::new(), Vec::new());
+    let mut sizes = BTreeMap::<u32, Vec<Address>>::new();
+    for a in candidates(&tree).into_iter().filter(|a| !m.is_gone(*a)) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
-            None if m.pci.more(a).is_dead => {}
-            None => hidden += usize::from(!tree.capture().is_virtual(a)),
+            None => hidden.extend((!tree.capture().is_virtual(a)).then_some(a)),
             Some(bytes) if bytes < LEAST_MRRS => all.push(
                 Finding::warn(format!("MRRS of {bytes} B"))
                     .of(named(m, &tree, a))
@@ -317,16 +339,16 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
                     )
                     .script(format!("setpci -s {} CAP_EXP+8.w=5000:7000", quoted(&a.to_string()))),
             ),
-            Some(bytes) => drop(sizes.insert(bytes)),
+            Some(bytes) => sizes.entry(bytes).or_default().push(a),
         }
     }
     if all.is_empty() && !sizes.is_empty() {
-        let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
-        all.push(Finding::fine(format!("MRRS of {} B", sizes.join(" and "))));
+        let bytes: Vec<String> = sizes.keys().map(u32::to_string).collect();
+        let right: Vec<Address> = sizes.into_values().flatten().collect();
+        let which = if hidden.is_empty() { String::new() } else { list(m, &tree, &right) };
+        all.push(Finding::fine(format!("MRRS of {} B", bytes.join(" and "))).of(which));
     }
-    if hidden > 0 {
-        all.push(hidden_config(hidden, "MRRS"));
-    }
+    all.extend(hidden_config(m, &tree, &hidden, "MRRS"));
     all
 }
 
@@ -346,17 +368,21 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
         return Vec::new();
     }
     let is_amd = m.system.cpu.known().is_some_and(|cpu| cpu.contains("AMD"));
-    let (mut off, mut on, mut hidden) = (Vec::new(), 0, 0);
-    for a in candidates(&tree).into_iter().filter(|a| !tree.capture().is_virtual(*a)) {
+    let (mut off, mut on, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+    let is_asked = |a: &Address| !tree.capture().is_virtual(*a) && !m.is_gone(*a);
+    for a in candidates(&tree).into_iter().filter(is_asked) {
         match m.pci.more(a).relaxed {
-            Some(true) => on += 1,
+            Some(true) => on.push(a),
             Some(false) => off.push(a),
-            None => hidden += usize::from(!m.pci.more(a).is_dead),
+            None => hidden.push(a),
         }
     }
     let mut all = Vec::new();
-    if on > 0 {
-        all.push(Finding::fine(format!("relaxed ordering is enabled at {on} NICs")));
+    if !on.is_empty() {
+        let is_all = off.is_empty() && hidden.is_empty();
+        let which = if is_all { String::new() } else { list(m, &tree, &on) };
+        let found = format!("relaxed ordering is enabled at {} NICs", on.len());
+        all.push(Finding::fine(found).of(which));
     }
     for a in off {
         let found = "relaxed ordering is disabled";
@@ -378,8 +404,6 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
         }
         all.push(finding);
     }
-    if hidden > 0 {
-        all.push(hidden_config(hidden, "relaxed ordering"));
-    }
+    all.extend(hidden_config(m, &tree, &hidden, "relaxed ordering"));
     all
 }

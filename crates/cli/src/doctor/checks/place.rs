@@ -10,6 +10,7 @@ use crate::doctor::checks::gpu::{DmaBuf, dmabuf};
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::{Machine, RANKED};
 use crate::doctor::read::short;
+use crate::doctor::verdict::label;
 
 const NVIDIA: u16 = 0x10de;
 
@@ -241,7 +242,7 @@ fn egress(m: &Machine, bridges: &BTreeSet<Address>) -> Option<Finding> {
 }
 
 pub fn platform(m: &Machine) -> Vec<Finding> {
-    let Some((tree, _, _)) = both(m) else { return Vec::new() };
+    let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
     let pairs: Vec<_> = m.pairs().into_iter().filter_map(|p| Some((p.gpu, p.nic?))).collect();
     let near = |&(g, n): &(Address, Address)| {
         matches!(tree.class(g, n), Class::Known(Distance::Pix | Distance::Pxb))
@@ -274,7 +275,11 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
             let finding = if all {
                 Finding::prevents(&[Need::GpuMemory], found)
             } else {
-                Finding::warn(found)
+                let each = gpus.iter().flat_map(|g| nics.iter().map(move |n| (*g, *n)));
+                let far = each.filter(|pair| !near(pair));
+                far.fold(Finding::warn(found), |f, (gpu, nic)| {
+                    f.lacks_of_pair(Need::GpuMemory, gpu, &m.nic_name(nic))
+                })
             };
             vec![
                 finding
@@ -360,7 +365,7 @@ pub fn far(class: Class) -> u8 {
 
 pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
     let Some((tree, _, _)) = both(m) else { return Vec::new() };
-    let (mut all, mut fine) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
     if let Some((gpus, nics)) = m.unranked() {
         let found = format!("{gpus} GPUs and {nics} NICs: more than {RANKED} are not ranked");
         return vec![Finding::unseen(found, "bellpush topo")];
@@ -372,6 +377,10 @@ pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
     }
     for pair in m.pairs() {
         let Some(nic) = pair.nic else { continue };
+        // Another check tells of it, and what was near is of no use.
+        if m.is_gone(pair.gpu) || m.is_gone(nic) {
+            continue;
+        }
         let (gpu, name) = (m.gpu_name(pair.gpu), m.nic_name(nic));
         let found = short(&format!("{name}, {}", pair.class));
         if m.rdma_at(nic).is_some_and(|d| d.is_down()) {
@@ -405,11 +414,11 @@ pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
                 )
                 .of(gpu),
             ),
-            _ => fine.push(format!("{} {found}", gpu.split(' ').next().unwrap_or_default())),
+            class => {
+                let own = format!("{} {}", label(m, pair.gpu), short(&name));
+                all.push(Finding::fine(class.to_string()).of(own));
+            }
         }
-    }
-    if !fine.is_empty() {
-        all.push(Finding::fine(fine.join("; ")));
     }
     all
 }

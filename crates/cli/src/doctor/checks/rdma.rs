@@ -17,9 +17,10 @@ const NO_DEVICE_MEMORY: [u16; 4] = [0x1013, 0x1014, 0x1015, 0x1016];
 const LOSS: f64 = 1e-6;
 
 pub fn devices(m: &Machine) -> Vec<Finding> {
-    let names: Vec<String> = m.mlx5().map(described).collect();
-    if !names.is_empty() {
-        return vec![Finding::fine(names.join(", "))];
+    if m.mlx5().next().is_some() {
+        let names: Vec<String> = m.answering().map(described).collect();
+        let fine = Finding::fine("driven by mlx5").of(names.join(", "));
+        return if names.is_empty() { Vec::new() } else { vec![fine] };
     }
     let hidden: Vec<String> =
         m.rdma.iter().filter(|d| d.may_be_mlx5()).map(|d| short(&d.name)).collect();
@@ -100,8 +101,11 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
     let no_module = m.uverbs.nodes.is_empty() && m.system.lacks_module("ib_uverbs");
     if !missing.is_empty() && !m.uverbs.is_whole && !no_module {
         let found = format!("/sys/class/infiniband_verbs of {}", short(&missing.join(", ")));
-        let hides: &[Need] = if missing.len() == devices.len() { &[Need::Nic] } else { &[] };
-        return vec![Finding::unseen(found, "ls /dev/infiniband, ibv_devinfo").hides(hides)];
+        let finding = Finding::unseen(found, "ls /dev/infiniband, ibv_devinfo");
+        return vec![match missing.len() == devices.len() {
+            true => finding.hides(&[Need::Nic]),
+            false => missing.into_iter().fold(finding, Finding::lacks_nic),
+        }];
     }
     if missing.len() == devices.len() {
         let expected = "/dev/infiniband/uverbs0 and so on";
@@ -133,26 +137,36 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
     }
     let mut all = Vec::new();
     if !missing.is_empty() {
-        all.push(
-            Finding::warn(format!("no node of {}", short(&missing.join(", "))))
-                .expected("a node of each device")
-                .cost("these devices cannot be opened here")
-                .fix("give the container their nodes, if it is to use them"),
-        );
+        let finding = Finding::warn(format!("no node of {}", short(&missing.join(", "))))
+            .expected("a node of each device")
+            .cost("these devices cannot be opened here")
+            .fix("give the container their nodes, if it is to use them");
+        all.push(missing.iter().copied().fold(finding, Finding::lacks_nic));
     }
+    let has_node = |name: &&str| !missing.contains(name);
+    let there = || devices.iter().copied().filter(has_node).collect::<Vec<_>>().join(", ");
+    let which = if missing.is_empty() { String::new() } else { there() };
     match &m.uverbs.refused {
-        None => all.push(Finding::unseen(
-            "nodes are there; the rights of a recorded machine cannot be tried",
-            "run there",
-        )),
+        None => all.push(
+            Finding::unseen(
+                "nodes are there; the rights of a recorded machine cannot be tried",
+                "run there",
+            )
+            .of(which),
+        ),
         Some(refused) if refused.is_empty() => {
-            all.push(Finding::fine("nodes are there and can be opened"))
+            all.push(Finding::fine("nodes are there and can be opened").of(which))
         }
         Some(refused) => all.push(
             // A device that opens is enough.
             match refused.len() + missing.len() < devices.len() {
-                true => Finding::warn(format!("no right to {}", short(&refused.join(", "))))
-                    .cost("these devices cannot be opened here"),
+                true => {
+                    let finding =
+                        Finding::warn(format!("no right to {}", short(&refused.join(", "))))
+                            .cost("these devices cannot be opened here");
+                    let nodes = m.uverbs.nodes.iter().filter(|(_, node)| refused.contains(node));
+                    nodes.fold(finding, |f, (device, _)| f.lacks_nic(device))
+                }
                 false => blocked(format!("no right to {}", short(&refused.join(", ")))),
             }
             .expected("read and write /dev/infiniband/uverbs*")
@@ -169,26 +183,31 @@ fn of_port(device: &RdmaDevice, port: &Port) -> String {
 
 pub fn ports(m: &Machine) -> Vec<Finding> {
     let all: Vec<(&RdmaDevice, &Port)> =
-        m.mlx5().flat_map(|d| d.ports.iter().map(move |p| (d, p))).collect();
+        m.answering().flat_map(|d| d.ports.iter().map(move |p| (d, p))).collect();
     let active: Vec<String> =
         all.iter().filter(|(_, p)| p.is_active()).map(|(d, p)| of_port(d, p)).collect();
     let mut findings = Vec::new();
     if !active.is_empty() {
-        let found = format!("active: {}", active.join(", "));
-        findings.push(Finding::fine(found));
+        findings.push(Finding::fine("active").of(active.join(", ")));
     }
     // What is not seen may be active.
     let hides: &[Need] = if active.is_empty() { &[Need::Nic] } else { &[] };
     let hidden = |found: String| Finding::unseen(found, "ibv_devinfo").hides(hides);
-    for device in m.mlx5().filter(|d| d.ports.is_empty()) {
-        findings.push(hidden("no ports are shown".to_owned()).of(short(&device.name)));
+    // Another port of the same card is enough.
+    let may_lack = |finding: Finding, d: &RdmaDevice| match hides.is_empty() && !d.is_active() {
+        true => finding.lacks_nic(&d.name),
+        false => finding,
+    };
+    for device in m.answering().filter(|d| d.ports.is_empty()) {
+        let finding = hidden("no ports are shown".to_owned()).of(short(&device.name));
+        findings.push(may_lack(finding, device));
     }
     for device in m.rdma.iter().filter(|d| d.may_be_mlx5()) {
         findings.push(hidden("its driver is not shown".to_owned()).of(short(&device.name)));
     }
     for (device, port) in all.iter().filter(|(_, p)| p.state.known().is_none()) {
         let found = format!("state: {}", short(port.state.why_not()));
-        findings.push(hidden(found).of(of_port(device, port)));
+        findings.push(may_lack(hidden(found).of(of_port(device, port)), device));
     }
     let is_all_seen = findings.iter().all(|f| f.hides.is_empty());
     for (device, port) in all {
@@ -204,6 +223,9 @@ pub fn ports(m: &Machine) -> Vec<Finding> {
             (false, false) => Finding::note(found).cost("this port sends nothing"),
         };
         let mut finding = finding.of(of_port(device, port)).expected("ACTIVE");
+        if device.is_down() {
+            finding = finding.lacks_nic(&device.name);
+        }
         if waits {
             finding =
                 finding.fix("start a subnet manager: the link is up and nobody has given it a LID");
@@ -222,7 +244,7 @@ pub fn ports(m: &Machine) -> Vec<Finding> {
 
 pub fn firmware(m: &Machine) -> Vec<Finding> {
     let mut boards: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
-    for device in m.mlx5() {
+    for device in m.answering() {
         if let (Some(board), Some(version)) = (device.board.known(), device.firmware.known()) {
             let names = boards.entry(board).or_default().entry(version).or_default();
             names.push(&device.name);
@@ -230,16 +252,20 @@ pub fn firmware(m: &Machine) -> Vec<Finding> {
     }
     let mut all = Vec::new();
     for (board, versions) in &boards {
+        if let (1, Some((version, names))) = (versions.len(), versions.first_key_value()) {
+            let found = short(&format!("{version} of board {board}"));
+            all.push(Finding::fine(found).of(short(&names.join(", "))));
+            continue;
+        }
         let list: Vec<String> =
             versions.iter().map(|(v, names)| format!("{v} of {}", names.join(", "))).collect();
         let found = short(&format!("{board}: {}", list.join("; ")));
-        all.push(match versions.len() {
-            1 => Finding::fine(found),
-            _ => Finding::warn(found)
+        all.push(
+            Finding::warn(found)
                 .expected("one version for all cards of a board")
                 .cost("cards of one job differ in features and speed")
                 .fix("update the older ones: mlxfwmanager --online -u, or mlxup"),
-        });
+        );
     }
     all
 }
@@ -248,7 +274,7 @@ pub fn window(m: &Machine) -> Vec<Finding> {
     let Some(capture) = m.pci.capture.known() else { return Vec::new() };
     let id = |d: &RdmaDevice| capture.get(d.address?)?.device;
     let (without, with): (Vec<_>, Vec<_>) =
-        m.mlx5().partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
+        m.answering().partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
     let names = |all: &[&RdmaDevice]| {
         short(&all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "))
     };
@@ -292,10 +318,12 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     // Functions of one card share its link.
     let mut cards: BTreeMap<_, Card> = BTreeMap::new();
-    for device in m.mlx5() {
+    let mut narrow = Vec::new();
+    for device in m.answering() {
         for port in device.ports.iter().filter(|p| p.is_active()) {
             let Some((gbps, text)) = port.rate.known() else { continue };
             if text.contains("(1X ") && !port.is_ethernet() {
+                narrow.push(of_port(device, port));
                 all.push(
                     Finding::warn(short(text))
                         .of(of_port(device, port))
@@ -335,6 +363,9 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
                 .expected("a link that carries its ports")
                 .cost(format!("{few}: {:.0} % of the ports' rate at most", limit / gbps * 100.0))
                 .fix("move the card to a wider or faster slot, or count on the lower rate")
+        } else if narrow.iter().any(|port| subject.split(", ").any(|own| own == port)) {
+            // What carries its ports' rate carries less than it should.
+            continue;
         } else {
             Finding::fine(found).of(subject)
         });
@@ -367,7 +398,7 @@ const AGAIN: [&str; 5] = [
 
 pub fn counters(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
-    for device in m.mlx5() {
+    for device in m.answering() {
         for port in device.ports.iter().filter(|p| p.is_active()) {
             let netdev = port.netdev.as_deref().and_then(|name| m.netdev(name));
             all.push(of_counters(port, netdev).of(of_port(device, port)));

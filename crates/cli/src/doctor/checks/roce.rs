@@ -10,7 +10,7 @@ const HEADERS: u64 = 40 + 8 + 12 + 4 + 28 + 4;
 
 /// Active ports of mlx5 devices with RoCE.
 fn ports(m: &Machine) -> impl Iterator<Item = (&RdmaDevice, &Port)> {
-    let all = m.mlx5().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
+    let all = m.answering().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
     all.filter(|(_, p)| p.is_active() && p.is_ethernet())
 }
 
@@ -75,11 +75,17 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// That a card cannot be used, where that is so of all its ports.
+fn lacks(finding: Finding, device: &RdmaDevice, is_whole: bool) -> Finding {
+    if is_whole { finding.lacks_nic(&device.name) } else { finding }
+}
+
 pub fn gids(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     // A port of InfiniBand needs no GID of RoCE, and one whose GIDs have no type may have one.
     let works = |p: &Port| !p.is_ethernet() || p.gids.iter().any(|gid| gid.is_v2 != Some(false));
-    let another_works = m.mlx5().flat_map(|d| &d.ports).any(|port| port.is_active() && works(port));
+    let another_works =
+        m.answering().flat_map(|d| &d.ports).any(|port| port.is_active() && works(port));
     for (device, port) in ports(m) {
         let v2: Vec<_> = port.gids.iter().filter(|g| g.is_v2 == Some(true)).collect();
         let routed =
@@ -103,10 +109,12 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
             .cost("no router forwards it; peers with IPv4 cannot be reached")
         } else {
             let found = found("no RoCE v2");
+            let mut others = device.ports.iter().filter(|port| port.is_active());
+            let is_whole = !others.any(works);
             // A device that does not show its kind may work.
             match another_works || m.rdma.iter().any(RdmaDevice::may_be_mlx5) {
-                true if is_spare(m, device) => Finding::note(found),
-                true => Finding::warn(found),
+                true if is_spare(m, device) => lacks(Finding::note(found), device, is_whole),
+                true => lacks(Finding::warn(found), device, is_whole),
                 false => Finding::prevents(&[Need::Nic], found),
             }
             .expected("a GID of RoCE v2: an IP address on the interface")

@@ -120,6 +120,16 @@ impl Machine {
         self.rdma.iter().filter(|d| d.is_mlx5())
     }
 
+    /// Whether a PCI function, or a bridge above it, does not answer.
+    pub fn is_gone(&self, address: Address) -> bool {
+        self.pci.gone.contains(&address)
+    }
+
+    /// Those of [`Machine::mlx5`] whose function is not known to be gone. Of others sysfs has what was once read.
+    pub fn answering(&self) -> impl Iterator<Item = &RdmaDevice> {
+        self.mlx5().filter(|device| !device.address.is_some_and(|a| self.is_gone(a)))
+    }
+
     /// The RDMA device of a PCI function.
     pub fn rdma_at(&self, address: Address) -> Option<&RdmaDevice> {
         self.rdma.iter().find(|d| d.address == Some(address))
@@ -174,10 +184,12 @@ impl Machine {
         self.pairs_of(|_| true)
     }
 
-    /// The same, of NICs that answer and are not known to have no active port, as long as there is one.
-    pub fn usable_pairs(&self) -> Vec<Assigned<Address>> {
+    /// The same, of NICs that answer, are not known to have no active port, and are not broken, as long as there is one.
+    pub fn usable_pairs(&self, is_broken: impl Fn(Address) -> bool) -> Vec<Assigned<Address>> {
         self.pairs_of(|nic| {
-            !self.pci.more(nic).is_dead && !self.rdma_at(nic).is_some_and(RdmaDevice::is_down)
+            !self.is_gone(nic)
+                && !self.rdma_at(nic).is_some_and(RdmaDevice::is_down)
+                && !is_broken(nic)
         })
     }
 

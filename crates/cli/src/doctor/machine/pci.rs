@@ -57,6 +57,8 @@ pub struct Pci {
     pub capture: Seen<Capture>,
     /// More of GPUs, NICs and the bridges above them.
     pub more: BTreeMap<Address, More>,
+    /// Those of them that do not answer, or are below a bridge that does not.
+    pub gone: BTreeSet<Address>,
     /// Whether /sys/bus is there: a copy may lack it.
     pub is_shown: bool,
     /// Number of IOMMU groups.
@@ -74,8 +76,11 @@ impl Pci {
             Err(e) => Seen::Unreadable(e.to_string()),
         };
         let wanted = capture.known().map(of_interest).unwrap_or_default();
+        let more: BTreeMap<Address, More> =
+            wanted.into_iter().map(|a| (a, more(root, a))).collect();
         Self {
-            more: wanted.into_iter().map(|a| (a, more(root, a))).collect(),
+            gone: capture.known().map(|capture| gone(capture, &more)).unwrap_or_default(),
+            more,
             groups: root.names("sys/kernel/iommu_groups").map(|names| names.len()),
             is_shown: root.has("sys/bus"),
             iommus: root.list("sys/class/iommu"),
@@ -109,6 +114,17 @@ fn of_interest(capture: &Capture) -> BTreeSet<Address> {
     let below = |a: &Address| tree.chain(*a).first().is_some_and(|top| tops.contains(top));
     all.extend(capture.functions().map(|f| f.address).filter(below));
     all
+}
+
+/// Functions that do not answer, and what is below them.
+fn gone(capture: &Capture, more: &BTreeMap<Address, More>) -> BTreeSet<Address> {
+    let dead: BTreeSet<Address> = more.iter().filter(|(_, m)| m.is_dead).map(|(a, _)| *a).collect();
+    if dead.is_empty() {
+        return dead;
+    }
+    let tree = Tree::new(capture);
+    let is_gone = |a: &Address| dead.contains(a) || tree.chain(*a).iter().any(|b| dead.contains(b));
+    more.keys().copied().filter(is_gone).collect()
 }
 
 /// Bytes of a configuration space (PCIe base specification 7.2.1).

@@ -1,0 +1,377 @@
+//! Recorded machines as one text, such as those of tests/fixtures/doctor: what they are, and the files that they stand
+//! for.
+//!
+//! A line is a statement; docs/doctor.md has them. In values `~` stands for a space and `|` for the end of a line. A
+//! later statement about the same thing adds to the earlier or replaces it. Anybody may have written a text: it is
+//! bounded, and its files lie in the folder that it is unpacked to, wherever its names and links lead.
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::{env, process};
+
+use bellpush_cli::input;
+
+use super::read::{MAX_BYTES, short};
+
+/// Most machines that are each the base of the next.
+const MAX_BASES: usize = 8;
+/// Most PCI functions, each of which has a configuration space.
+const MAX_FUNCTIONS: usize = 4096;
+/// Most files and links.
+const MAX_FILES: usize = 1 << 16;
+/// Longest name of a file in a machine, with its folders.
+const MAX_NAME: usize = 1024;
+
+type Fields = BTreeMap<String, String>;
+/// Contents, and what links name, by the name below the folder.
+type Files = BTreeMap<String, Vec<u8>>;
+type Links = BTreeMap<String, String>;
+
+/// A machine as its text says it.
+#[derive(Debug, Default, Clone)]
+pub struct Packed {
+    /// What it is.
+    pub what: String,
+    /// Where it comes from.
+    #[allow(dead_code, reason = "the tests make a table of them")]
+    pub source: String,
+    /// Check, severity, and part of what is found.
+    #[allow(dead_code, reason = "the tests compare it with what is found")]
+    pub expected: Vec<(String, String, String)>,
+    /// Where its base is looked for, and how many are below it.
+    folder: PathBuf,
+    depth: usize,
+    statements: usize,
+    files: BTreeMap<String, String>,
+    links: BTreeMap<String, String>,
+    /// Path below /sys/devices, by address.
+    places: BTreeMap<String, String>,
+    pci: BTreeMap<String, Fields>,
+    rdma: BTreeMap<String, Fields>,
+    ports: BTreeMap<String, Fields>,
+    nets: BTreeMap<String, Fields>,
+    env: Vec<String>,
+    dropped: Vec<String>,
+}
+
+fn text(value: &str) -> String {
+    value.replace('~', " ").replace('|', "\n")
+}
+
+fn fields<'a>(words: impl Iterator<Item = &'a str>) -> Result<Fields, String> {
+    let pair = |word: &'a str| {
+        let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: no ="))?;
+        Ok((key.to_owned(), text(value)))
+    };
+    words.map(pair).collect()
+}
+
+fn add<'a>(
+    to: &mut BTreeMap<String, Fields>,
+    mut words: impl Iterator<Item = &'a str>,
+) -> Result<(), String> {
+    let name = words.next().ok_or("no name")?.to_owned();
+    to.entry(name).or_default().extend(fields(words)?);
+    Ok(())
+}
+
+impl Packed {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// One line for what is none, with the number of its line.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let mut own = Self { folder, ..Self::default() };
+        own.add(path)?;
+        match own.statements {
+            0 => Err(format!("{}: no statement of a machine in it", path.display())),
+            _ => Ok(own),
+        }
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), String> {
+        let at = path.display();
+        let bytes = input::read(path, MAX_BYTES).map_err(|e| format!("{at}: {e}"))?;
+        let all = String::from_utf8(bytes)
+            .map_err(|_| format!("{at}: neither a directory nor a text of statements"))?;
+        for (nth, line) in all.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            // What is wrong with a base says itself where.
+            let placed = |what: String| match line.starts_with("base ") && what.contains(".machine")
+            {
+                true => what,
+                false => format!("{at}, line {}: {}", nth + 1, short(&what)),
+            };
+            self.statement(line).map_err(placed)?;
+        }
+        Ok(())
+    }
+
+    /// Adds one statement.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn statement(&mut self, line: &str) -> Result<(), String> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut words = rest.split_whitespace();
+        let halves =
+            |by: &str| rest.split_once(by).ok_or_else(|| format!("{word}: no {by:?} in it"));
+        self.statements += 1;
+        match word {
+            "what" => self.what = rest.into(),
+            "source" => self.source = rest.into(),
+            "base" => self.base(rest)?,
+            "expect" => {
+                let (check, severity) =
+                    words.next().zip(words.next()).ok_or("expect: two words")?;
+                let found = words.collect::<Vec<_>>().join(" ");
+                self.expected.push((check.into(), severity.into(), found));
+            }
+            "file" => {
+                let (path, value) = halves(" = ")?;
+                self.file(path, &text(value));
+            }
+            "link" => {
+                let (path, target) = halves(" -> ")?;
+                self.links.insert(path.into(), target.into());
+            }
+            "drop" => self.dropped.push(rest.into()),
+            "env" => self.env.push(rest.into()),
+            "kernel" => self.file("proc/sys/kernel/osrelease", rest),
+            "cmdline" => self.file("proc/cmdline", rest),
+            "cpu" => self.file("proc/cpuinfo", &format!("processor\t: 0\nmodel name\t: {rest}")),
+            "modules" => {
+                let lines: Vec<_> = words.map(|m| format!("{m} 16384 0 - Live 0x0")).collect();
+                self.file("proc/modules", &lines.join("\n"));
+            }
+            "memlock" => self.file(
+                "proc/self/limits",
+                &format!(
+                    "Limit  Soft Limit  Hard Limit  Units\nMax locked \
+             memory         {rest}            {rest}            bytes"
+                ),
+            ),
+            "capabilities" => {
+                self.file("proc/self/status", &format!("Name:\tbash\nCapEff:\t{rest}"))
+            }
+            "shm" => {
+                self.file("proc/self/mounts", &format!("tmpfs /dev/shm tmpfs rw,nosuid{rest} 0 0"))
+            }
+            "nvidia" => self.nvidia(rest)?,
+            "gpu" => {
+                let (address, model) = halves(" ")?;
+                let place = format!("proc/driver/nvidia/gpus/{address}/information");
+                self.file(&place, &format!("Model: \t\t {model}\nIRQ:   \t\t 170"));
+            }
+            "dev" => words.for_each(|name| self.file(&format!("dev/{name}"), "")),
+            "node" => self.node(rest)?,
+            "pci" => {
+                let place = words.next().ok_or("pci: no function")?;
+                let address = place.rsplit('/').next().unwrap_or(place).to_owned();
+                if place.contains('/') {
+                    self.places.insert(address.clone(), place.into());
+                }
+                self.pci.entry(address).or_default().extend(fields(words)?);
+                if self.pci.len() > MAX_FUNCTIONS {
+                    return Err(format!("more than {MAX_FUNCTIONS} PCI functions"));
+                }
+            }
+            "rdma" => add(&mut self.rdma, words)?,
+            "port" => add(&mut self.ports, words)?,
+            "net" => add(&mut self.nets, words)?,
+            _ => return Err(format!("{word}: no such statement")),
+        }
+        Ok(())
+    }
+
+    /// Another machine of the same folder, to which the rest adds.
+    fn base(&mut self, name: &str) -> Result<(), String> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        if name.is_empty() || !name.chars().all(is_plain) {
+            return Err(format!("base {name}: no name of a machine in the same folder"));
+        }
+        self.depth += 1;
+        if self.depth > MAX_BASES {
+            return Err(format!("base {name}: more than {MAX_BASES}, each of the next"));
+        }
+        // What it is and where it comes from is its own.
+        let own = (self.what.clone(), self.source.clone());
+        let path = self.folder.join(format!("{name}.machine"));
+        self.add(&path)?;
+        (self.what, self.source) = own;
+        self.expected.clear();
+        Ok(())
+    }
+
+    fn file(&mut self, path: &str, content: &str) {
+        self.files.insert(path.into(), format!("{content}\n"));
+    }
+
+    fn nvidia(&mut self, rest: &str) -> Result<(), String> {
+        let mut words = rest.split_whitespace();
+        let (kind, version) = words.next().zip(words.next()).ok_or("nvidia: kind and version")?;
+        let module = match kind {
+            "open" => {
+                format!("NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build")
+            }
+            _ => format!("NVIDIA UNIX x86_64 Kernel Module  {version}  Wed Mar 22 2023"),
+        };
+        let lines = format!("NVRM version: {module}\nGCC version:  gcc version 11.4.0");
+        self.file("proc/driver/nvidia/version", &lines);
+        let dwords = words.collect::<Vec<_>>().join(" ");
+        let params =
+            format!("EnableStreamMemOPs: 0\nRegistryDwords: \"{dwords}\"\nDmaRemapPeerMmio: 1");
+        self.file("proc/driver/nvidia/params", &params);
+        Ok(())
+    }
+
+    fn node(&mut self, rest: &str) -> Result<(), String> {
+        let (number, rest) = rest.split_once(' ').ok_or("node: its number, and more")?;
+        let own = fields(rest.split_whitespace())?;
+        let get = |key: &str| own.get(key).ok_or_else(|| format!("node {number}: no {key}"));
+        let dir = format!("sys/devices/system/node/node{number}");
+        let (cpus, distance, package) = (get("cpulist")?, get("distance")?, get("package")?);
+        self.file(&format!("{dir}/cpulist"), cpus);
+        self.file(&format!("{dir}/distance"), &distance.replace(',', " "));
+        let first = cpus.split('-').next().unwrap_or(cpus);
+        self.file(
+            &format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id"),
+            package,
+        );
+        Ok(())
+    }
+
+    /// Writes the tree below `root`, a new folder.
+    ///
+    /// # Errors
+    /// What cannot be written, or must not.
+    pub fn write(&self, root: &Path) -> Result<(), String> {
+        let (files, links) = self.tree()?;
+        let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+        let place = |name: &str| {
+            let path = root.join(name);
+            let folder = path.parent().unwrap_or(root);
+            fs::create_dir_all(folder).map_err(|e| failed(folder, e)).map(|()| path.clone())
+        };
+        for name in ["proc/-", "sys/-"] {
+            place(name)?;
+        }
+        for (name, content) in &files {
+            let path = place(name)?;
+            let written = File::create_new(&path).and_then(|mut file| file.write_all(content));
+            written.map_err(|e| failed(&path, e))?;
+        }
+        // Behind the files: none is written by way of a link.
+        for (name, target) in &links {
+            let path = place(name)?;
+            symlink(target, &path).map_err(|e| failed(&path, e))?;
+        }
+        Ok(())
+    }
+
+    /// Its files and links, all of them in the folder.
+    fn tree(&self) -> Result<(Files, Links), String> {
+        let (mut files, mut links) = self.expanded()?;
+        let is_kept = |name: &String| !self.dropped.iter().any(|d| name.starts_with(d.as_str()));
+        files.retain(|name, _| is_kept(name));
+        links.retain(|name, _| is_kept(name));
+        if files.len() + links.len() > MAX_FILES {
+            return Err(format!("more than {MAX_FILES} files"));
+        }
+        let is_there = |name: &str| files.contains_key(name) || links.contains_key(name);
+        for name in files.keys().chain(links.keys()) {
+            if !is_inside(name) {
+                return Err(format!("{}: no name of a file in a machine", short(name)));
+            }
+            for (end, _) in name.match_indices('/') {
+                if is_there(&name[..end]) {
+                    let above = short(&name[..end]);
+                    return Err(format!("{}: {above} is no folder", short(name)));
+                }
+            }
+        }
+        for (name, target) in &links {
+            if files.contains_key(name) {
+                return Err(format!("{}: a file and a link", short(name)));
+            }
+            if !stays(name, target) {
+                let (name, target) = (short(name), short(target));
+                return Err(format!("link {name} -> {target}: it leads out of the machine"));
+            }
+        }
+        Ok((files, links))
+    }
+}
+
+/// Whether it is a name below a folder, and that of one file alone.
+fn is_inside(name: &str) -> bool {
+    let mut parts = name.split('/');
+    let is_plain =
+        |part: &str| !part.is_empty() && part != "." && part != ".." && part.len() <= 255;
+    name.len() <= MAX_NAME && !name.contains('\0') && parts.all(is_plain)
+}
+
+/// Whether a link leads to a place below the same folder.
+fn stays(name: &str, target: &str) -> bool {
+    let mut depth = name.matches('/').count() as i64;
+    let is_short = !target.is_empty() && target.len() <= MAX_NAME && !target.contains('\0');
+    is_short
+        && Path::new(target).components().all(|part| {
+            match part {
+                Component::Normal(_) => depth += 1,
+                Component::ParentDir => depth -= 1,
+                Component::CurDir => {}
+                _ => return false,
+            }
+            depth >= 0
+        })
+}
+
+/// A machine that was unpacked to a folder of its own, which goes with this value.
+pub struct Unpacked {
+    /// The folder.
+    pub root: PathBuf,
+    /// What the machine is.
+    pub what: String,
+}
+
+impl Unpacked {
+    /// Reads a text, and writes its files.
+    ///
+    /// # Errors
+    /// One line for what is none, or where there is no room for it.
+    pub fn new(path: &Path) -> Result<Self, String> {
+        let packed = Packed::read(path)?;
+        let within = env::temp_dir();
+        for nth in 0.. {
+            let root = within.join(format!("bellpush-doctor-{}-{nth}", process::id()));
+            match DirBuilder::new().mode(0o700).create(&root) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && nth < 1000 => {}
+                Err(e) => return Err(format!("{}: {e}", root.display())),
+                Ok(()) => {
+                    let own = Self { root, what: packed.what.clone() };
+                    let wrong = |what| format!("{}: {what}", path.display());
+                    packed.write(&own.root).map_err(wrong)?;
+                    return Ok(own);
+                }
+            }
+        }
+        unreachable!("the last is an error")
+    }
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        // A folder that stays harms nobody.
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}

@@ -1,0 +1,252 @@
+//! `bellpush doctor` on machines whose cards differ, and what its report says of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::diagnoses::{json, machine, on};
+use crate::recorded::names;
+
+/// Words of a device's text, such as `mlx5_0:1 (ens1np0)`, that may be its name.
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect()
+}
+
+/// Lines below a heading of the report, joined where they are wrapped.
+fn section(text: &str, head: &str) -> Vec<String> {
+    let Some((_, rest)) = text.split_once(head) else { return Vec::new() };
+    let (own, _) = rest.trim_start().split_once("\n\n").unwrap_or((rest, ""));
+    let mut lines: Vec<String> = Vec::new();
+    for line in own.lines().map(str::trim) {
+        let begins = line.split([' ', ':']).next().is_some_and(|id| IDS.contains(&id));
+        match lines.last_mut().filter(|_| !begins && !line.starts_with("left out")) {
+            Some(last) => *last += &format!(" {line}"),
+            None => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Checks that say that something is fine.
+const IDS: [&str; 40] = [
+    "gpu",
+    "gpu-module",
+    "gpu-memory",
+    "gpu-bar1",
+    "peer-mapping",
+    "gdrcopy",
+    "rdma-device",
+    "rdma-nodes",
+    "rdma-port",
+    "rdma-firmware",
+    "rdma-window",
+    "rdma-rate",
+    "rdma-counters",
+    "socket-direct",
+    "bond",
+    "iommu",
+    "acs",
+    "platform",
+    "write-collapse",
+    "nic-of-gpu",
+    "numa",
+    "pcie-link",
+    "pcie-errors",
+    "pcie-mps",
+    "pcie-mrrs",
+    "pcie-relaxed",
+    "locked-memory",
+    "hugepages",
+    "cgroup",
+    "shm",
+    "container",
+    "roce-mtu",
+    "roce-gid",
+    "roce-flow",
+    "env-nccl",
+    "env-ucx",
+    "env-nvshmem",
+    "env-cuda",
+    "program",
+    "live",
+];
+
+/// Paths that the pair of a GPU and a card can take, by their names.
+fn possible(report: &Value) -> BTreeMap<(String, String), Vec<String>> {
+    let mut all = BTreeMap::new();
+    for verdict in report["verdicts"].as_array().unwrap() {
+        let can = verdict["paths"].as_array().unwrap().iter().filter(|p| p["possible"] == true);
+        let can: Vec<String> = can.map(|p| p["path"].as_str().unwrap().to_owned()).collect();
+        for pair in verdict["pairs"].as_array().unwrap() {
+            let name = |key: &str| pair[key].as_str().unwrap_or("none").to_owned();
+            all.insert((name("gpu"), name("nic")), can.clone());
+        }
+    }
+    all
+}
+
+/// A machine, its status, the pairs of a GPU and a card that can less than all, and what these can.
+type Case<'a> = (&'a str, u8, &'a [(usize, usize)], &'a str);
+
+/// One bad card is that card's matter: the others go on as they did, and the exit status is the worst finding's.
+#[test]
+fn a_bad_card_is_no_verdict_of_the_others() {
+    let ib = ["0000:19:00.0", "0000:9b:00.0"];
+    let pull_only = "pull/cpu staged/cpu tcp";
+    let no_pull = "push/blueflame push/kernel push/stream push/cpu staged/kernel staged/stream staged/cpu tcp";
+    let cases: [Case<'_>; 11] = [
+        ("mps-mismatch", 3, &[(0, 0), (1, 0)], "tcp"),
+        ("off-the-bus", 1, &[(0, 0), (1, 0)], "tcp"),
+        ("bridge-off-the-bus", 1, &[(0, 0), (1, 0)], "tcp"),
+        ("env-down", 1, &[(0, 1), (1, 1)], "tcp"),
+        ("no-subnet-manager", 1, &[(0, 1), (1, 1)], "tcp"),
+        ("gpu-lost", 1, &[(1, 0), (1, 1)], "tcp"),
+        ("vfio-gpu", 1, &[(1, 0), (1, 1)], "tcp"),
+        ("mapping-of-one", 1, &[(1, 0), (1, 1)], pull_only),
+        ("geforce-beside", 1, &[(1, 0), (1, 1)], no_pull),
+        ("mps-peers", 3, &[(0, 0)], no_pull),
+        ("ib-switches", 0, &[], ""),
+    ];
+    for (name, status, less, can) in cases {
+        let dir = machine(name, &[]);
+        let (told, text) = on(dir.path(), &[]);
+        assert_eq!(told, status, "{name}");
+        let report = json(dir.path());
+        let all = possible(&report);
+        assert_eq!(all.len(), 4, "{name}: {all:?}");
+        for ((gpu, nic), paths) in &all {
+            let gpus: BTreeSet<&String> = all.keys().map(|pair| &pair.0).collect();
+            let g = gpus.iter().position(|own| *own == gpu).unwrap();
+            let n = usize::from(nic == "mlx5_1");
+            if name.starts_with("ib") {
+                assert_eq!(gpu, ib[g]);
+            }
+            match less.contains(&(g, n)) {
+                true => assert_eq!(paths.join(" "), can, "{name}: {gpu} {nic}"),
+                false => assert_eq!(paths.len(), 12, "{name}: {gpu} {nic}"),
+            }
+        }
+        let best = report["paths_on_a_card"].as_array().unwrap();
+        assert!(best.iter().all(|path| path["possible"] == true), "{name}: {best:?}");
+        // One verdict where all are alike; else each with its pairs, and those that can most come first.
+        let heads: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("  card     ")).collect();
+        match less.is_empty() {
+            true => assert!(heads.is_empty() && text.contains("\n  card can push/"), "{text}"),
+            false => {
+                assert!(heads.len() == 2 && !text.contains("card can"), "{name}: {text}");
+                assert!(text.contains("\n  can      push/blueflame "), "{name}: {text}");
+            }
+        }
+        let heads = heads.join("; ");
+        let wanted = match name {
+            "mps-mismatch" | "off-the-bus" => "mlx5_1 with each GPU; mlx5_0 with each GPU",
+            "gpu-lost" | "mapping-of-one" => "GPU0 with each card; GPU1 with each card",
+            "mps-peers" => "mlx5_1 with GPU0, mlx5_0 with GPU1, mlx5_1 with GPU1; mlx5_0 with GPU0",
+            _ => &heads,
+        };
+        assert_eq!(heads, wanted, "{name}");
+    }
+    // No GPU is given a card that cannot be used.
+    let report = json(machine("mps-mismatch", &[]).path());
+    let placement = report["placement"].as_array().unwrap().iter();
+    let given: Vec<_> = placement.filter(|pair| pair["assigned"] == true).collect();
+    assert_eq!(given.len(), 2, "{given:?}");
+    assert!(given.iter().all(|pair| pair["name"] == "mlx5_1"), "{given:?}");
+}
+
+/// Where no pair can, the checks that prevent it are told, of all and of each.
+#[test]
+fn what_no_pair_can_is_said_of_all() {
+    for (name, check) in
+        [("port-down", "rdma-port"), ("geforce", "gpu-memory"), ("no-driver", "gpu")]
+    {
+        let report = json(machine(name, &[]).path());
+        assert_eq!(report["verdicts"].as_array().unwrap().len(), 1, "{name}");
+        let best = report["paths_on_a_card"].as_array().unwrap();
+        let pull = best.iter().find(|path| path["path"] == "pull/kernel").unwrap();
+        assert_eq!(pull["possible"], false, "{name}");
+        assert!(pull["prevented_by"].as_array().unwrap().contains(&check.into()), "{name}: {pull}");
+    }
+    // Both cards, each by a fault of its own.
+    let both = ["pci 0000:18:00.0 dead=1", "port mlx5_1:1 state=DOWN"];
+    let report = json(machine("ib-switches", &both).path());
+    let best = report["paths_on_a_card"].as_array().unwrap();
+    let (tcp, others): (Vec<_>, Vec<_>) = best.iter().partition(|path| path["path"] == "tcp");
+    assert!(tcp[0]["possible"] == true && others.iter().all(|path| path["possible"] == false));
+    let by = others[0]["prevented_by"].as_array().unwrap();
+    assert!(by.contains(&"pcie-link".into()) && by.contains(&"rdma-port".into()), "{by:?}");
+}
+
+/// A device that no pair can use is in no line of what is as it should be, and a check's line there says of which devices
+/// it is, where the check finds fault with others.
+#[test]
+fn what_is_broken_is_not_praised() {
+    let mut looked = 0;
+    for name in names() {
+        let dir = machine(&name, &[]);
+        let (report, text) = (json(dir.path()), on(dir.path(), &[]).1);
+        let fine = section(&text, "As it should be:\n");
+        let all = possible(&report);
+        let best = all.values().map(Vec::len).max().unwrap_or(0);
+        let nics: BTreeSet<&String> = all.keys().map(|pair| &pair.1).collect();
+        let is_broken = |nic: &&&String| {
+            all.iter().filter(|(pair, _)| pair.1 == ***nic).all(|(_, can)| can.len() <= 1)
+        };
+        for nic in nics.iter().filter(|_| best > 1).filter(is_broken) {
+            looked += 1;
+            for line in fine.iter().filter(|line| !line.starts_with("left out")) {
+                assert!(!words(line).contains(nic.as_str()), "{name} praises {nic}: {line}");
+            }
+        }
+        let mut by_check: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
+        for finding in report["findings"].as_array().unwrap() {
+            let at = usize::from(finding["severity"] != "fine");
+            let subject = finding["subject"].as_str().unwrap();
+            by_check.entry(finding["check"].as_str().unwrap()).or_default()[at].push(subject);
+        }
+        for (check, [fine, others]) in by_check.iter().filter(|(_, [_, others])| !others.is_empty())
+        {
+            let others: BTreeSet<&str> = others.iter().flat_map(|text| text.split(", ")).collect();
+            for subject in fine {
+                assert!(!subject.is_empty(), "{name}: {check} is fine, and of {others:?}");
+                let both = subject.split(", ").find(|own| others.contains(own));
+                assert_eq!(both, None, "{name}: {check} is fine and not");
+            }
+        }
+    }
+    assert!(looked >= 5, "{looked}");
+    let text = on(machine("off-the-bus", &[]).path(), &[]).1;
+    assert!(text.contains("rdma-port  mlx5_1:1: active\n"), "{text}");
+    assert_eq!(text.matches(" pcie-mps").count(), 1, "{text}");
+    let text = on(machine("mps-mismatch", &[]).path(), &[]).1;
+    assert!(text.contains("left out, since it cannot be used: mlx5_0 (pcie-mps)\n"), "{text}");
+    let text = on(machine("ib-switches", &[]).path(), &[]).1;
+    assert!(text.contains("rdma-port  mlx5_0:1, mlx5_1:1: active\n"), "{text}");
+}
+
+/// The end of the report says that there is a script, if there is one that mends something.
+#[test]
+fn the_script_is_told_of_where_it_mends() {
+    let (mut with, mut without) = (0, 0);
+    for name in names() {
+        let dir = machine(&name, &[]);
+        let text = on(dir.path(), &[]).1;
+        let report = json(dir.path());
+        let bad = report["findings"].as_array().unwrap().iter().filter(|finding| {
+            ["warning", "prevents"].contains(&finding["severity"].as_str().unwrap())
+        });
+        let mended = bad.filter(|finding| finding["script"] != serde_json::json!([])).count();
+        let end: Vec<&str> =
+            text.trim_end().rsplit("\n\n").next().unwrap().split_whitespace().collect();
+        let end = end.join(" ");
+        let wanted = format!("--fix` prints a shell script with the fixes of {mended} of ");
+        match mended {
+            0 => assert!(!text.contains("--fix"), "{name}: {text}"),
+            _ => {
+                assert!(end.contains(&wanted) && end.ends_with("it runs nothing"), "{name}: {text}")
+            }
+        }
+        *(if mended > 0 { &mut with } else { &mut without }) += 1;
+    }
+    assert!(with > 15 && without > 30, "{with} {without}");
+}
