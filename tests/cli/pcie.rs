@@ -236,8 +236,8 @@ fn topo_reads_captures_of_other_machines() {
         assert!(text.contains(said), "{said}: {text}");
     }
     // Every link is known: two ports of a card have the same.
-    let details = text.split_once("\nDetails:\n").unwrap().1;
-    assert_eq!(details.matches("  pull ").count(), 16, "{text}");
+    let below = text.split_once("\nDetails:\n").unwrap().1;
+    assert_eq!(below.matches("  pull ").count(), 16, "{text}");
     assert!(text.contains("MPS 256 MRRS 512") && text.contains("22 GB/s each way (assumed)"));
     // The tree alone knows no link, and nothing is predicted from none.
     let text = topo(&["--from", &tree]).unwrap();

@@ -99,10 +99,10 @@ fn row(summary: &Summary, names: &Names<'_>, line: &Line, sizes: &[u32]) -> Vec<
             let ports = summary.nics.iter().find(|n| n.nic == nic).map(|n| n.port);
             let port = ports.filter(|(_, of)| *of > 1);
             let port = port.map_or_else(String::new, |(port, of)| format!(" port {port} of {of}"));
-            let or: String = match line.ties[..] {
-                [] => String::new(),
-                [ref few @ ..] if few.len() < 4 => format!(" (or {})", names.list(few)),
-                [ref many @ ..] => format!(" (or {} others)", many.len()),
+            let or = match line.ties.len() {
+                0 => String::new(),
+                1..4 => format!(" (or {})", names.list(&line.ties)),
+                many => format!(" (or {many} others)"),
             };
             names.long(nic) + &port + &or
         }
