@@ -48,6 +48,10 @@ pub struct TopoArgs {
     /// Output of `nvidia-smi topo -m`: alone, or to be compared with the rest
     #[arg(long, value_name = "FILE")]
     nvidia_smi: Option<PathBuf>,
+    /// The machine's CPU, as `lscpu` names it: of some it is known what their root complexes forward. A capture of
+    /// another machine does not name it [default: of this machine /proc/cpuinfo's]
+    #[arg(long, value_name = "NAME")]
+    cpu: Option<String>,
     /// Bandwidth in GB/s between CPU packages of a machine, which no capture shows [default: 22]
     #[arg(long, allow_negative_numbers = true)]
     socket_gb_per_s: Option<f64>,
@@ -254,6 +258,12 @@ pub fn run_to(
     if args.socket_gb_per_s.is_some() && (is_given || topology.interconnects().is_empty()) {
         let why = if is_given { "it says its own" } else { "it has no CPU packages to join" };
         return Err(format!("--socket-gb-per-s: no part in {}: {why}", topology.name).into());
+    }
+    if let Some(cpu) = source.cpu(args)
+        && !topology.name_cpu(&cpu)
+        && args.cpu.is_some()
+    {
+        return Err(format!("--cpu: {} has no CPU package", topology.name).into());
     }
     if let Some(path) = &args.measured {
         measured::read(path)?.put(path, &mut topology)?;

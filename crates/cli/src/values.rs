@@ -152,6 +152,22 @@ pub fn put(path: &Path, text: &str, out: &mut dyn Write) -> Result<(), CliError>
     }
 }
 
+/// The CPU's name in a text of `/proc/cpuinfo`: `model name` of x86; of an Arm the part number of its cores.
+pub fn cpu_name(text: &str) -> Option<String> {
+    let of = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    of("model name").or_else(|| {
+        let (implementer, part) = (of("CPU implementer")?, of("CPU part")?);
+        Some(match (implementer.as_str(), part.as_str()) {
+            ("0x41", "0xd4f") => "Arm Neoverse-V2".to_owned(),
+            ("0x41", "0xd0c") => "Arm Neoverse-N1".to_owned(),
+            _ => format!("Arm {implementer} {part}"),
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

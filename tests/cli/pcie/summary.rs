@@ -180,6 +180,25 @@ fn shares_and_rates_are_those_of_the_nics() {
     );
 }
 
+/// A CPU that is named makes known what is known of it.
+#[test]
+fn a_named_cpu_is_asked() {
+    let file = captured("esc8000a-e12.lspci");
+    let of = |more: &[&str]| topo(&[&["--from", &file], more].concat());
+    let unnamed = of(&[]).unwrap();
+    assert!(unnamed.contains("add --cpu NAME"), "{unnamed}");
+    let turin = "AMD EPYC 9575F 64-Core Processor";
+    let known = of(&["--cpu", turin]).unwrap();
+    let unknown = of(&["--cpu", "Another CPU\n"]).unwrap();
+    let marks = |text: &str| line(summary(text), "GPU0 ").matches('?').count();
+    assert!(marks(&known) < marks(&unnamed), "{known}");
+    assert_eq!(marks(&unknown), marks(&unnamed), "{unknown}");
+    assert!(unknown.contains("That is so of Another CPU"), "{unknown}");
+    assert!(!unknown.contains("add --cpu NAME") && !known.contains("add --cpu NAME"), "{known}");
+    let saved = of(&["--cpu", turin, "--save", "-"]).unwrap();
+    assert!(saved.contains(&format!("cpu = \"{turin}\"")), "{saved}");
+}
+
 /// Every capture has a line for each GPU, the class of which is the JSON's, in words of the field.
 #[test]
 fn every_capture_has_a_line_for_each_gpu() {

@@ -82,6 +82,14 @@ impl Source {
         }
     }
 
+    /// The CPU that the command names, or this machine's; a topology may have its own.
+    pub fn cpu(&self, args: &TopoArgs) -> Option<String> {
+        let is_this =
+            args.sysfs.is_none() && args.from.is_empty() && matches!(self, Self::Captured(..));
+        let own = || values::cpu_name(&std::fs::read_to_string("/proc/cpuinfo").ok()?);
+        args.cpu.clone().or_else(|| is_this.then(own).flatten())
+    }
+
     /// Its topology.
     pub fn topology(&self, args: &TopoArgs) -> std::result::Result<Topology, TopologyError> {
         let name = match (&args.sysfs, args.from.first()) {

@@ -1,6 +1,7 @@
 //! The summary as text: a table with a line for each GPU, and a sentence for what the table cannot
 //! say.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use bellpush::pcie::Origin;
@@ -289,11 +290,18 @@ fn choices(summary: &Summary, names: &Names<'_>, out: &mut String) {
                  ib_read_bw with --use_cuda, from such a GPU through its NIC.\n",
                 names.list(&roots)
             );
-            if let Source::Captured(..) = names.source {
+            let topology = names.topology;
+            let cpu =
+                |&root: &NodeId| topology.socket_of(root).map_or("", |s| &topology.node(s).model);
+            let cpus: BTreeSet<String> = roots.iter().map(cpu).map(one_line).collect();
+            if cpus.contains("") {
                 out.push_str(
-                    "  The capture does not name the CPU, of which more may be known: --save FILE, add \
-                     cpu = \"...\" to each [[socket]],\n  and bellpush topo FILE.\n",
+                    "  Of some CPUs it is known, and nothing here names this machine's: add --cpu NAME, as \
+                     lscpu has it.\n",
                 );
+            } else {
+                let cpus: Vec<String> = cpus.into_iter().collect();
+                let _ = writeln!(out, "  That is so of {}.", cpus.join(", "));
             }
         }
     }

@@ -279,6 +279,16 @@ impl RootProfile {
     }
 }
 
+impl super::Topology {
+    /// Says of all its sockets that they are this CPU, by its name as in `/proc/cpuinfo`: what is known of its root
+    /// complexes counts from then on. Whether there is a socket.
+    pub fn name_cpu(&mut self, cpu: &str) -> bool {
+        let is_socket = |node: &&mut super::Node| node.kind == super::Kind::Socket;
+        let sockets = self.nodes.iter_mut().filter(is_socket);
+        sockets.map(|node| cpu.clone_into(&mut node.model)).count() > 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

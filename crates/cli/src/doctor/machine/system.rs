@@ -93,7 +93,7 @@ impl System {
         Self {
             release: root.text("proc/sys/kernel/osrelease"),
             cmdline: root.text("proc/cmdline"),
-            cpu: info.clone().parse("cpuinfo", |text| cpu(text)),
+            cpu: info.clone().parse("cpuinfo", |text| crate::values::cpu_name(text)),
             is_virtual: cpuinfo
                 .lines()
                 .any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
@@ -159,22 +159,6 @@ impl System {
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
-}
-
-/// `model name` of x86; of an Arm the part number of its cores.
-fn cpu(text: &str) -> Option<String> {
-    let of = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    of("model name").or_else(|| {
-        let (implementer, part) = (of("CPU implementer")?, of("CPU part")?);
-        Some(match (implementer.as_str(), part.as_str()) {
-            ("0x41", "0xd4f") => "Arm Neoverse-V2".to_owned(),
-            ("0x41", "0xd0c") => "Arm Neoverse-N1".to_owned(),
-            _ => format!("Arm {implementer} {part}"),
-        })
-    })
 }
 
 fn locked(text: &str) -> Option<Limit> {
