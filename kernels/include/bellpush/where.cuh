@@ -60,11 +60,13 @@ BP_DEV located<Part> part_of(const located<E>& whole, const Part& part) {
 
 constexpr bool has_lines = false;
 
+// The same two where nobody asks: they are nothing.
 template <class E>
 using located = E;
 
 namespace detail {
 
+// The part.
 template <class E, class Part>
 BP_DEV const Part& part_of(const E&, const Part& part) {
   return part;
