@@ -56,7 +56,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use adversary::{Adversary, AdversaryError, Finding, FindingSink, Kind as AdversaryKind};
+pub use adversary::{
+    Adversary, AdversaryError, Finding, FindingSink, Kind as AdversaryKind, SourceLine,
+};
 pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
 pub use device::Extra;

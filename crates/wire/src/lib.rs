@@ -15,6 +15,7 @@ pub mod cqe;
 pub mod doorbell;
 pub mod fields;
 pub mod inband;
+pub mod line;
 mod masked;
 pub mod mmo;
 mod plain;

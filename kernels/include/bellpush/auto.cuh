@@ -106,8 +106,8 @@ BP_DEV bool is_pulled(const bp_endpoint& ep, uint32_t choice, const void* src, u
 
 // A put by the queue pair that has a doorbell. What is too long to be inline is pushed.
 template <class A, class Scope>
-BP_DEV bp_status_code put_by_bell(const bp_endpoint& ep, Scope scope, uint32_t choice, uint64_t remote, const void* src,
-                                  uint64_t bytes, uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code put_by_bell(const located<bp_endpoint>& ep, Scope scope, uint32_t choice, uint64_t remote,
+                                  const void* src, uint64_t bytes, uint32_t flags, uint64_t* end) {
   const bool by_blueflame = choice == BP_CHOICE_BLUEFLAME || choice == BP_CHOICE_PULL_BLUEFLAME;
   if (is_pulled(ep, choice, src, bytes)) {
     return post_gather<typename A::any_pull>(ep, scope, remote, local_iova(ep, (uint64_t)src), bytes, false, flags, end,
@@ -126,7 +126,7 @@ BP_DEV bp_status_code put_by_bell(const bp_endpoint& ep, Scope scope, uint32_t c
 // until the put is complete. Elsewhere it may be reused at once. Puts may pass one another. Statuses are those of a put
 // of the path that was chosen.
 template <class A, class Scope>
-BP_DEV bp_status_code put(const bp_auto_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
+BP_DEV bp_status_code put(const located<bp_auto_endpoint>& ep, Scope scope, uint64_t remote_offset, const void* src,
                           uint64_t bytes, uint32_t flags = none, auto_ticket* end = nullptr) {
   if (!serves<A>(ep) || bytes == 0 || !detail::in_range(remote_offset, bytes, ep.bell.remote_bytes)) return BP_INVALID;
   const uint32_t choice = detail::choice_of(detail::choices_of(ep, scope), bytes);
@@ -136,17 +136,18 @@ BP_DEV bp_status_code put(const bp_auto_endpoint& ep, Scope scope, uint64_t remo
   // Lanes of a warp whose messages take other choices take turns too.
   return in_turn<typename A::bell>(scope, [&] {
     if (choice == BP_CHOICE_INBAND) {
-      return detail::put_window<typename A::inband>(ep.inband, scope, remote, (uint64_t)src, bytes, flags, at);
+      return detail::put_window<typename A::inband>(detail::part_of(ep, ep.inband), scope, remote, (uint64_t)src, bytes,
+                                                    flags, at);
     }
-    return detail::put_by_bell<A>(ep.bell, scope, choice, remote, src, bytes, flags, at);
+    return detail::put_by_bell<A>(detail::part_of(ep, ep.bell), scope, choice, remote, src, bytes, flags, at);
   });
 }
 
 // Puts, then does `op` (signal_add or signal_set) to the peer's 8-byte signal word, both on one queue pair: an observer
 // of the signal also sees these data, and not what other puts have sent (fence() before it sees to that).
 template <class A, class Scope, class Op>
-BP_DEV bp_status_code put_signal(const bp_auto_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
-                                 uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags = none,
+BP_DEV bp_status_code put_signal(const located<bp_auto_endpoint>& ep, Scope scope, uint64_t remote_offset,
+                                 const void* src, uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags = none,
                                  auto_ticket* end = nullptr) {
   static_assert(!__is_same(Op, signal_imm), "auto endpoints have no receives: there are two queue pairs");
   using bell = typename A::bell;
@@ -158,40 +159,46 @@ BP_DEV bp_status_code put_signal(const bp_auto_endpoint& ep, Scope scope, uint64
   uint64_t* const at = end ? &end->end : nullptr;
   return in_turn<bell>(scope, [&] {
     if (choice == BP_CHOICE_INBAND) {
-      return put_signal<typename A::inband>(ep.inband, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
+      return put_signal<typename A::inband>(detail::part_of(ep, ep.inband), scope, remote_offset, src, bytes,
+                                            signal_offset, op, flags, at);
     }
     if (detail::is_pulled(ep.bell, choice, src, bytes)) {
       // One doorbell for both.
       const message m{remote_offset, src, bytes};
-      return detail::post_signal<typename A::pull>(ep.bell, scope, m, signal_offset, op, false, flags, at);
+      return detail::post_signal<typename A::pull>(detail::part_of(ep, ep.bell), scope, m, signal_offset, op, false,
+                                                   flags, at);
     }
-    return put_signal<bell>(ep.bell, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
+    return put_signal<bell>(detail::part_of(ep, ep.bell), scope, remote_offset, src, bytes, signal_offset, op, flags,
+                            at);
   });
 }
 
 // get, fetch_add and compare_swap go by `bell`; otherwise they are what they are on other endpoints.
 template <class A, class Scope>
-BP_DEV bp_status_code get(const bp_auto_endpoint& ep, Scope scope, void* dst, uint64_t remote_offset, uint64_t bytes,
-                          uint32_t flags = none, auto_ticket* end = nullptr) {
-  if (!serves<A>(ep)) return BP_INVALID;
-  if (end) end->is_inband = false;
-  return get<typename A::bell>(ep.bell, scope, dst, remote_offset, bytes, flags, end ? &end->end : nullptr);
-}
-template <class A, class Scope>
-BP_DEV bp_status_code fetch_add(const bp_auto_endpoint& ep, Scope scope, uint64_t remote_offset, uint64_t value,
-                                void* result, uint32_t flags = none, auto_ticket* end = nullptr) {
+BP_DEV bp_status_code get(const located<bp_auto_endpoint>& ep, Scope scope, void* dst, uint64_t remote_offset,
+                          uint64_t bytes, uint32_t flags = none, auto_ticket* end = nullptr) {
   if (!serves<A>(ep)) return BP_INVALID;
   if (end) end->is_inband = false;
   uint64_t* const at = end ? &end->end : nullptr;
-  return fetch_add<typename A::bell>(ep.bell, scope, remote_offset, value, result, flags, at);
+  return get<typename A::bell>(detail::part_of(ep, ep.bell), scope, dst, remote_offset, bytes, flags, at);
 }
 template <class A, class Scope>
-BP_DEV bp_status_code compare_swap(const bp_auto_endpoint& ep, Scope scope, uint64_t remote_offset, uint64_t compare,
-                                   uint64_t swap, void* result, uint32_t flags = none, auto_ticket* end = nullptr) {
+BP_DEV bp_status_code fetch_add(const located<bp_auto_endpoint>& ep, Scope scope, uint64_t remote_offset,
+                                uint64_t value, void* result, uint32_t flags = none, auto_ticket* end = nullptr) {
   if (!serves<A>(ep)) return BP_INVALID;
   if (end) end->is_inband = false;
   uint64_t* const at = end ? &end->end : nullptr;
-  return compare_swap<typename A::bell>(ep.bell, scope, remote_offset, compare, swap, result, flags, at);
+  return fetch_add<typename A::bell>(detail::part_of(ep, ep.bell), scope, remote_offset, value, result, flags, at);
+}
+template <class A, class Scope>
+BP_DEV bp_status_code compare_swap(const located<bp_auto_endpoint>& ep, Scope scope, uint64_t remote_offset,
+                                   uint64_t compare, uint64_t swap, void* result, uint32_t flags = none,
+                                   auto_ticket* end = nullptr) {
+  if (!serves<A>(ep)) return BP_INVALID;
+  if (end) end->is_inband = false;
+  uint64_t* const at = end ? &end->end : nullptr;
+  return compare_swap<typename A::bell>(detail::part_of(ep, ep.bell), scope, remote_offset, compare, swap, result,
+                                        flags, at);
 }
 
 // Rings for all that was posted with defer_ring.

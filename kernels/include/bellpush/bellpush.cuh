@@ -23,5 +23,6 @@
 #include <bellpush/put.cuh>
 #include <bellpush/signal.cuh>
 #include <bellpush/wait.cuh>
+#include <bellpush/where.cuh>
 
 #endif

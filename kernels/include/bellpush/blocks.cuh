@@ -36,7 +36,7 @@ namespace detail {
 
 // Posts chunks of `capacity` bytes as long as there are some that nobody has taken. All blocks call it.
 template <class P>
-BP_DEV_COLD bp_status_code put_chunks(bp_endpoint ep, blocks_scope who, uint32_t capacity, uint64_t remote,
+BP_DEV_COLD bp_status_code put_chunks(located<bp_endpoint> ep, blocks_scope who, uint32_t capacity, uint64_t remote,
                                       uint64_t src, uint64_t bytes, uint32_t flags, uint64_t* end) {
   const block_scope scope;
   const uint64_t chunks = (bytes + capacity - 1) / capacity;
@@ -136,8 +136,8 @@ BP_DEV uint32_t chunk_bytes(const bp_endpoint& ep, uint64_t bytes) {
 
 // A put of all blocks, each its chunks of it, or of the first alone. The last to come calls `finish`, if all is well.
 template <class P, class Finish>
-BP_DEV bp_status_code put_by_blocks(const bp_endpoint& ep, blocks_scope who, uint64_t remote_offset, const void* src,
-                                    uint64_t bytes, uint32_t flags, uint64_t* end, Finish finish) {
+BP_DEV bp_status_code put_by_blocks(const located<bp_endpoint>& ep, blocks_scope who, uint64_t remote_offset,
+                                    const void* src, uint64_t bytes, uint32_t flags, uint64_t* end, Finish finish) {
   static_assert(P::shared, "several blocks post on the queue pair");
   if (who.rank >= who.count || who.count > max_scope_blocks) return BP_INVALID;
   // A bound of the caller's own could end one block's wait and not another's.
@@ -159,15 +159,15 @@ BP_DEV bp_status_code put_by_blocks(const bp_endpoint& ep, blocks_scope who, uin
 // `flags` say. BP_INVALID also for an endpoint of within(). Another status than BP_OK is the highest that a block has
 // got; part of the message may be posted then. BP_TIMEOUT: also that a block did not come.
 template <class P>
-BP_DEV bp_status_code put(const bp_endpoint& ep, blocks_scope who, uint64_t remote_offset, const void* src,
+BP_DEV bp_status_code put(const located<bp_endpoint>& ep, blocks_scope who, uint64_t remote_offset, const void* src,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {
   return detail::put_by_blocks<P>(ep, who, remote_offset, src, bytes, flags, end, [](uint64_t*) { return BP_OK; });
 }
 
 // The same, then a signal, which the block posts that comes last: an observer of the signal sees the whole message.
 template <class P, class Op>
-BP_DEV bp_status_code put_signal(const bp_endpoint& ep, blocks_scope who, uint64_t remote_offset, const void* src,
-                                 uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags = none,
+BP_DEV bp_status_code put_signal(const located<bp_endpoint>& ep, blocks_scope who, uint64_t remote_offset,
+                                 const void* src, uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags = none,
                                  uint64_t* end = nullptr) {
   if (!detail::may_signal(ep, signal_offset, op)) return BP_INVALID;
   return detail::put_by_blocks<P>(ep, who, remote_offset, src, bytes, flags | defer_ring | unsignalled, end,

@@ -58,13 +58,13 @@ BP_DEV uint64_t first_of_all(block_scope scope, uint64_t said) {
 
 // Adds 1 to a rank's word of a round of its barrier.
 template <class P, class Scope>
-BP_DEV bp_status_code signal_round(const bp_peers& peers, Scope scope, uint32_t rank, uint32_t round) {
+BP_DEV bp_status_code signal_round(const located<bp_peers>& peers, Scope scope, uint32_t rank, uint32_t round) {
   bp_endpoint ep = peer(peers, rank);
   const bp_remote word = reinterpret_cast<const bp_remote*>(peers.remotes)[rank];
   ep.remote_iova = word.iova;
   ep.remote_rkey = word.rkey;
   ep.remote_bytes = BP_PEERS_WORDS * sizeof(uint64_t);
-  return fetch_add<P>(ep, scope, round * sizeof(uint64_t), 1, nullptr);
+  return fetch_add<P>(detail::part_of(peers, ep), scope, round * sizeof(uint64_t), 1, nullptr);
 }
 
 }  // namespace detail
@@ -100,7 +100,7 @@ BP_DEV bp_status_code quiet_all(const bp_peers& peers, Scope scope, uint32_t* wh
 // error ends the barrier for good (docs/peers.md). Each round waits for room and for a word, each at most the
 // endpoints' timeout.
 template <class P, class Scope>
-BP_DEV bp_status_code sync_all(const bp_peers& peers, Scope scope, uint32_t* whom = nullptr) {
+BP_DEV bp_status_code sync_all(const located<bp_peers>& peers, Scope scope, uint32_t* whom = nullptr) {
   uint64_t* const progress = reinterpret_cast<uint64_t*>(peers.progress);
   scope.sync();  // all threads' stores, before the leader's fence
   uint64_t step = 0;
@@ -136,7 +136,7 @@ BP_DEV bp_status_code sync_all(const bp_peers& peers, Scope scope, uint32_t* who
 // rank put is in theirs. Of rails on several NICs that holds for those of rail 0's NIC (docs/peers.md); on software NICs
 // for all. After BP_TIMEOUT call it again.
 template <class P, class Scope>
-BP_DEV bp_status_code barrier_all(const bp_peers& peers, Scope scope, uint32_t* whom = nullptr) {
+BP_DEV bp_status_code barrier_all(const located<bp_peers>& peers, Scope scope, uint32_t* whom = nullptr) {
   const bp_status_code s = quiet_all<P>(peers, scope, whom);
   return s != BP_OK ? s : sync_all<P>(peers, scope, whom);
 }

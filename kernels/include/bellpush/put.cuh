@@ -14,10 +14,11 @@ namespace detail {
 
 // Posts `bytes` bytes, at most max_inline_bytes, in the WQE itself. `refused`: not to be posted (with_room()).
 template <class P, class Scope>
-BP_DEV bp_status_code post_inline(const bp_endpoint& ep, Scope scope, uint64_t remote, const void* src, uint64_t bytes,
-                                  bool refused, uint32_t flags, uint64_t* end, bool by_blueflame = true) {
+BP_DEV bp_status_code post_inline(const located<bp_endpoint>& ep, Scope scope, uint64_t remote, const void* src,
+                                  uint64_t bytes, bool refused, uint32_t flags, uint64_t* end,
+                                  bool by_blueflame = true) {
   const uint32_t ds = 2 + (4 + (uint32_t)bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
-  wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, remote, ep.remote_rkey);
+  wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, ds, remote);
   w.refused = refused;
   w.bytes = (uint32_t)bytes;
   w.gather = (uint64_t)src;
@@ -27,9 +28,10 @@ BP_DEV bp_status_code post_inline(const bp_endpoint& ep, Scope scope, uint64_t r
 // Posts `bytes` bytes, at most max_message_bytes, that the NIC gathers from `gather` in the local region. `refused`:
 // not to be posted.
 template <class P, class Scope>
-BP_DEV bp_status_code post_gather(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t gather, uint64_t bytes,
-                                  bool refused, uint32_t flags, uint64_t* end, bool by_blueflame = true) {
-  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
+BP_DEV bp_status_code post_gather(const located<bp_endpoint>& ep, Scope scope, uint64_t remote, uint64_t gather,
+                                  uint64_t bytes, bool refused, uint32_t flags, uint64_t* end,
+                                  bool by_blueflame = true) {
+  wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, 3, remote);
   w.refused = refused;
   w.bytes = (uint32_t)bytes;
   w.gather = gather;
@@ -41,7 +43,7 @@ BP_DEV bp_status_code post_gather(const bp_endpoint& ep, Scope scope, uint64_t r
 
 // Writes up to 220 bytes that travel in the WQE itself. `src` may be reused after the return.
 template <class P, class Scope>
-BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
+BP_DEV bp_status_code put_inline(const located<bp_endpoint>& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint32_t flags = none,
                                  uint64_t* end = nullptr) {
   if (bytes > max_inline_bytes || !serves<P>(ep)) return BP_INVALID;
@@ -59,7 +61,7 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
 // Writes a value of 1, 2, 4, 8 or 16 bytes, from registers into the WQE (in-band: into a slot). All threads of the
 // scope give the same one.
 template <class P, class Scope, class T>
-BP_DEV bp_status_code put_value(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, T value,
+BP_DEV bp_status_code put_value(const located<bp_endpoint>& ep, Scope scope, uint64_t remote_offset, T value,
                                 uint32_t flags = none, uint64_t* end = nullptr) {
   constexpr uint32_t bytes = sizeof(T);
   static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, "a value fits into registers");
@@ -78,7 +80,7 @@ BP_DEV bp_status_code put_value(const bp_endpoint& ep, Scope scope, uint64_t rem
 // test(). Refuses 0 bytes and ranges outside the regions with BP_INVALID; BP_TIMEOUT when no room
 // came (a message of several slots may then be posted in part).
 template <class P, class Scope>
-BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
+BP_DEV bp_status_code put(const located<bp_endpoint>& ep, Scope scope, uint64_t remote_offset,
                           const void* src, uint64_t bytes, uint32_t flags = none,
                           uint64_t* end = nullptr) {
   if (!serves<P>(ep)) return BP_INVALID;
@@ -109,8 +111,9 @@ namespace detail {
 
 // A message of any length, and its signal behind it.
 template <class P, class Scope, class Op>
-BP_DEV bp_status_code put_then_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
-                                      uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code put_then_signal(const located<bp_endpoint>& ep, Scope scope, uint64_t remote_offset,
+                                      const void* src, uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags,
+                                      uint64_t* end) {
   const bp_status_code s = put<P>(ep, scope, remote_offset, src, bytes, flags | defer_ring | unsignalled, end);
   if (s != BP_OK) return s;
   // The signal's ticket follows all of the data's, also where other callers share the QP.
@@ -119,9 +122,9 @@ BP_DEV bp_status_code put_then_signal(const bp_endpoint& ep, Scope scope, uint64
 }
 // Out of line where it is the rare case.
 template <class P, class Scope, class Op>
-BP_DEV_COLD bp_status_code put_then_signal_cold(bp_endpoint ep, Scope scope, uint64_t remote_offset, const void* src,
-                                                uint64_t bytes, uint64_t signal_offset, Op op, uint32_t flags,
-                                                uint64_t* end) {
+BP_DEV_COLD bp_status_code put_then_signal_cold(located<bp_endpoint> ep, Scope scope, uint64_t remote_offset,
+                                                const void* src, uint64_t bytes, uint64_t signal_offset, Op op,
+                                                uint32_t flags, uint64_t* end) {
   return put_then_signal<P>(ep, scope, remote_offset, src, bytes, signal_offset, op, flags, end);
 }
 
@@ -133,7 +136,7 @@ BP_DEV_COLD bp_status_code put_then_signal_cold(bp_endpoint ep, Scope scope, uin
 // this returns an error, and possibly only the next verb rings for them. After BP_TIMEOUT the same call may be repeated
 // while `src` is unchanged.
 template <class P, class Scope, class Op>
-BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
+BP_DEV bp_status_code put_signal(const located<bp_endpoint>& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint64_t signal_offset, Op op,
                                  uint32_t flags = none, uint64_t* end = nullptr) {
   if (!serves<P>(ep)) return BP_INVALID;
@@ -158,13 +161,13 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
 // Puts, and brings the number `imm` to the peer with its oldest receive (Options::receives, Endpoint::poll_immediate):
 // whoever takes it sees the data. pull: in one WQE; push: by a WQE or slot of its own behind the data, as a signal.
 template <class P, class Scope>
-BP_DEV bp_status_code put_imm(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
+BP_DEV bp_status_code put_imm(const located<bp_endpoint>& ep, Scope scope, uint64_t remote_offset, const void* src,
                               uint64_t bytes, uint32_t imm, uint32_t flags = none, uint64_t* end = nullptr) {
   if constexpr (P::data_v == data::push) {
     return put_signal<P>(ep, scope, remote_offset, src, bytes, remote_offset, signal_imm{imm}, flags, end);
   } else {
     if (!serves<P>(ep)) return BP_INVALID;
-    wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
+    wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE_IMM, 3, ep.remote_iova + remote_offset);
     w.refused = detail::is_outside(ep, remote_offset, bytes) | detail::is_outside_local(ep, (uint64_t)src, bytes);
     w.gather = detail::local_iova(ep, (uint64_t)src);
     w.imm = imm;
@@ -179,7 +182,7 @@ BP_DEV bp_status_code put_imm(const bp_endpoint& ep, Scope scope, uint64_t remot
 // the last message asks for a CQE, which completes all of them. Where more lanes have messages than half the window
 // (the ring) takes, they go in turns; BP_TIMEOUT then says of each lane by itself that its message was not posted.
 template <class P>
-BP_DEV bp_status_code put(const bp_endpoint& ep, lanes_scope lanes, uint64_t remote_offset, const void* src,
+BP_DEV bp_status_code put(const located<bp_endpoint>& ep, lanes_scope lanes, uint64_t remote_offset, const void* src,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {
   const message m{remote_offset, src, bytes};
   const bool fits = serves<P>(ep) && detail::is_single<P>(ep, m);
@@ -195,8 +198,8 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, lanes_scope lanes, uint64_t rem
 // reservation, one fence and one doorbell for a ring's (a window's) half of them. Each must fit into one WQE of one
 // block or one slot, as for lanes. Returns BP_INVALID, and posts nothing, if one does not, or is refused.
 template <class P, class Scope, class List>
-BP_DEV bp_status_code put_batch(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags = none,
-                                uint64_t* end = nullptr) {
+BP_DEV bp_status_code put_batch(const located<bp_endpoint>& ep, Scope scope, uint32_t n, List list,
+                                uint32_t flags = none, uint64_t* end = nullptr) {
   if (n == 0 || !serves<P>(ep) || !can_write_lines<P>(scope)) return BP_INVALID;
   if constexpr (detail::looks_while_writing<P, Scope>) {
     bp_status_code s;
@@ -208,7 +211,7 @@ BP_DEV bp_status_code put_batch(const bp_endpoint& ep, Scope scope, uint32_t n, 
 
 // Puts `n` messages of `bytes` bytes each: the i-th from `src + i * src_stride` to `remote_offset + i * remote_stride`.
 template <class P, class Scope>
-BP_DEV bp_status_code put_strided(const bp_endpoint& ep, Scope scope, uint32_t n, uint64_t remote_offset,
+BP_DEV bp_status_code put_strided(const located<bp_endpoint>& ep, Scope scope, uint32_t n, uint64_t remote_offset,
                                   uint64_t remote_stride, const void* src, uint64_t src_stride, uint64_t bytes,
                                   uint32_t flags = none, uint64_t* end = nullptr) {
   const auto list = [=](uint32_t i) {
@@ -223,7 +226,7 @@ BP_DEV bp_status_code put_strided(const bp_endpoint& ep, Scope scope, uint32_t n
 
 // Puts the `n` messages of a list in memory that this GPU reads.
 template <class P, class Scope>
-BP_DEV bp_status_code put_vector(const bp_endpoint& ep, Scope scope, uint32_t n, const message* list,
+BP_DEV bp_status_code put_vector(const located<bp_endpoint>& ep, Scope scope, uint32_t n, const message* list,
                                  uint32_t flags = none, uint64_t* end = nullptr) {
   return put_batch<P>(ep, scope, n, [=](uint32_t i) { return list[i]; }, flags, end);
 }

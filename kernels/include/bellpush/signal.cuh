@@ -26,8 +26,8 @@ BP_DEV bool may_signal(const bp_endpoint& ep, uint64_t signal_offset, signal_set
 // Does `op` (signal_add or signal_set) to the peer's 8-byte word at `signal_offset`, behind all that was posted on
 // the queue pair before: whoever sees it sees what was put before.
 template <class P, class Scope, class Op>
-BP_DEV bp_status_code signal(const bp_endpoint& ep, Scope scope, uint64_t signal_offset, Op op, uint32_t flags = none,
-                             uint64_t* end = nullptr) {
+BP_DEV bp_status_code signal(const located<bp_endpoint>& ep, Scope scope, uint64_t signal_offset, Op op,
+                             uint32_t flags = none, uint64_t* end = nullptr) {
   if (!serves<P>(ep) || !detail::may_signal(ep, signal_offset, op)) return BP_INVALID;
   return detail::post<P, detail::is_set<Op>>(ep.qp, scope, detail::signal_wqe<P>(ep, signal_offset, op), flags, end);
 }

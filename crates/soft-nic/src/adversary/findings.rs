@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Kind, lock};
+use super::{Kind, SourceLine, lock};
 use bellpush_wire::Qpn;
 
 /// Findings that are kept.
@@ -20,6 +20,8 @@ pub struct Finding {
     pub qpn: Qpn,
     /// The WQE's index, as its CQE has it: in basic blocks modulo 2^16. `None` for what a peer posted.
     pub wqe: Option<u16>,
+    /// The line of a kernel that posted the WQE, where that is known ([`crate::SoftNic::name_kernels`]).
+    pub posted_at: Option<SourceLine>,
     /// Address of the first byte, as the WQE names it; of a WQE's own bytes, its offset in the ring.
     pub address: u64,
     /// Bytes there, among which some are not as they should be.
@@ -37,6 +39,9 @@ impl fmt::Display for Finding {
         write!(f, "{}: queue pair {:#x}", self.kind, self.qpn.0)?;
         if let Some(index) = self.wqe {
             write!(f, ", WQE {index:#x}")?;
+        }
+        if let Some(line) = &self.posted_at {
+            write!(f, " (posted at {line})")?;
         }
         let Self { address, bytes, seen, remedy, rule, .. } = self;
         let ring = if self.kind == Kind::Record { "ring offset " } else { "" };
@@ -108,6 +113,7 @@ mod tests {
             kind: Kind::Payload,
             qpn: Qpn(0x12),
             wqe: Some(31),
+            posted_at: None,
             address: 0x1000,
             bytes: 64,
             seen: "seen",
@@ -121,6 +127,10 @@ mod tests {
         assert_eq!(findings.all().len(), KEPT);
         let text = "payload: queue pair 0x12, WQE 0x1f: 64 bytes at 0x1000: seen; remedy (rule)";
         assert_eq!(finding.to_string(), text);
+        let posted_at = Some(SourceLine { file: "src/put.cu".into(), line: 20 });
+        let located = Finding { posted_at, ..finding.clone() };
+        let text = "payload: queue pair 0x12, WQE 0x1f (posted at src/put.cu:20): 64 bytes at 0x1000: seen; remedy (rule)";
+        assert_eq!(located.to_string(), text);
         let record = Finding { kind: Kind::Record, wqe: None, address: 64, ..finding };
         let text = "record: queue pair 0x12: 64 bytes at ring offset 0x40: seen; remedy (rule)";
         assert_eq!(record.to_string(), text);

@@ -11,12 +11,13 @@
 //! | `writes` | `writes`, `atomics`: the bytes of WRITEs land late, in pieces and in any order |
 //! | `cqes` | `cqe`: completions come late, CQ by CQ |
 //! | `packets` | `packets`, `acks`, `routing`: a link that keeps no more order than a network does |
-//! | `spec` `findings` | what is asked for; what was found |
+//! | `spec` `findings` `lines` | what is asked for; what was found; which line of a kernel posted it |
 //!
 //! Decisions follow from the seed and from what happens, in its order: the same events meet the same decisions.
 
 pub(crate) mod cqes;
 mod findings;
+mod lines;
 mod packets;
 pub(crate) mod sends;
 mod spec;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 pub use findings::{Finding, FindingSink};
+pub use lines::SourceLine;
 pub use spec::{Adversary, AdversaryError, Kind};
 
 pub(crate) use packets::Unruly;
@@ -57,6 +59,7 @@ pub(crate) struct State {
     /// Time of the newest step of any engine.
     now_ns: AtomicU64,
     findings: Findings,
+    files: lines::Files,
     writes: Mutex<Writes>,
     afloat: writes::Afloat,
     cqs: Mutex<Vec<Weak<Cq>>>,
@@ -86,6 +89,7 @@ impl State {
             adversary,
             now_ns: AtomicU64::new(0),
             findings: Findings::default(),
+            files: lines::Files::default(),
             writes: Mutex::new(Writes::new(Rng(adversary.seed))),
             afloat: writes::Afloat::default(),
             cqs: Mutex::default(),
@@ -163,5 +167,14 @@ impl SoftNic {
     /// within a step, as [`crate::EventSink`] does.
     pub fn tell_findings(&self, sink: FindingSink) -> bool {
         self.device.adversary.as_ref().is_some_and(|it| it.findings.tell(sink))
+    }
+
+    /// Has findings from now on name lines of these files ([`Finding::posted_at`]): sources of kernels that were
+    /// compiled with `BELLPUSH_WHERE`, and their headers. Of two files whose names are the same behind the last slash no
+    /// line is told. Without an adversary nothing happens.
+    pub fn name_kernels<'a>(&self, files: impl IntoIterator<Item = &'a str>) {
+        if let Some(adversary) = &self.device.adversary {
+            files.into_iter().for_each(|file| adversary.files.add(file));
+        }
     }
 }

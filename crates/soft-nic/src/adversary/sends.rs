@@ -162,7 +162,9 @@ fn use_due(sends: &mut Sends, state: &Arc<State>, sq: &mut SendQueue, now_ns: u6
         }
         if state.has(Kind::Record) && !is_the_same(&sq.qp, it.position, &it.bytes) {
             let why = (EARLY_RECORD, RECORD_REMEDY, RECORD_RULE);
-            report_wqe(state, &sq.qp, (it.position, it.bytes.len()), why);
+            // Who wrote it late posted it.
+            let now = ring_block(&sq.qp, it.position);
+            report_wqe(state, &sq.qp, (it.position, it.bytes.len()), &now, why);
             sends.seen = it.position;
             sends.taken.truncate(i);
             return Use::Changed;
@@ -272,7 +274,7 @@ pub(crate) fn complete(qp: &Qp, source: Source, position: u64) {
     drop(sends);
     if of.state.has(Kind::Record) && !is_the_same(qp, position, &taken.bytes) {
         let why = (CHANGED_WQE, WQE_REMEDY, WQE_RULE);
-        return report_wqe(&of.state, qp, (position, taken.bytes.len()), why);
+        return report_wqe(&of.state, qp, (position, taken.bytes.len()), &taken.bytes, why);
     }
     if of.state.has(Kind::Payload) {
         look_again(&of.state, qp, &taken);
@@ -289,6 +291,7 @@ fn look_again(state: &Arc<State>, qp: &Qp, taken: &Taken) {
             kind: Kind::Payload,
             qpn: qp.qpn,
             wqe: Some(taken.position as u16),
+            posted_at: state.files.line(&taken.bytes, (qp.qpn, taken.position as u16)),
             address: part.key.1.0.wrapping_add(part.start.into()),
             bytes: part.bytes,
             seen: CHANGED_PAYLOAD,
@@ -314,16 +317,25 @@ fn is_the_same(qp: &Qp, position: u64, bytes: &[u8]) -> bool {
     read.is_err() || now == bytes
 }
 
+/// The block at a position of a queue pair's ring; empty where the ring's memory is gone.
+fn ring_block(qp: &Qp, position: u64) -> Vec<u8> {
+    let mut block = vec![0; WQEBB_BYTES];
+    qp.queues.sq.read(place(qp, position), &mut block).map_or_else(|_| Vec::new(), |()| block)
+}
+
+/// `posted` begins with the WQE as its poster wrote it.
 fn report_wqe(
     state: &Arc<State>,
     qp: &Qp,
     (position, bytes): (u64, usize),
+    posted: &[u8],
     (seen, remedy, rule): (&'static str, &'static str, &'static str),
 ) {
     state.report(Finding {
         kind: Kind::Record,
         qpn: qp.qpn,
         wqe: Some(position as u16),
+        posted_at: state.files.line(posted, (qp.qpn, position as u16)),
         address: place(qp, position) as u64,
         bytes: bytes as u32,
         seen,

@@ -77,6 +77,7 @@ impl Piece {
                 kind: Kind::Writes,
                 qpn: self.qpn,
                 wqe: None,
+                posted_at: None,
                 address: self.address,
                 bytes: self.bytes.len() as u32,
                 seen: SEEN,

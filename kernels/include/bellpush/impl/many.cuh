@@ -48,8 +48,9 @@ BP_DEV bool all_single(const bp_endpoint& ep, Scope, uint32_t n, List list) {
 
 // Writes message `m` with ticket `ticket`: payload and WQE, or the slot. All threads of the scope take part.
 template <class P, class Scope>
-BP_DEV void write_message(const bp_endpoint& ep, Scope scope, const message& m, uint64_t ticket, uint32_t fm_ce_se) {
-  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, ep.remote_iova + m.remote_offset, ep.remote_rkey);
+BP_DEV void write_message(const located<bp_endpoint>& ep, Scope scope, const message& m, uint64_t ticket,
+                          uint32_t fm_ce_se) {
+  wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, 3, ep.remote_iova + m.remote_offset);
   w.bytes = (uint32_t)m.bytes;
   w.fm_ce_se = fm_ce_se;
   if constexpr (P::data_v == data::push) {
@@ -72,9 +73,10 @@ BP_DEV uint32_t asks(const bp_qp& qp, uint64_t after, uint64_t last, uint32_t fl
 }
 
 // Whether a batch's WQEs are written as if none asked for a CQE, and ask_behind() mends those that do: they are few, and
-// a look at each costs its thread five instructions. Not in-band, where a slot is seen as it comes.
+// a look at each costs its thread five instructions. Not in-band, where a slot is seen as it comes, and not where the
+// word that it mends holds a line as well.
 template <class P, class Scope>
-inline constexpr bool asks_behind = is_thread_scope<Scope> && !P::inband;
+inline constexpr bool asks_behind = is_thread_scope<Scope> && !P::inband && !has_lines;
 
 // Sets the completion bits that asks() gives, of the WQEs from `first` to `last`, of one block each. By the thread that
 // stored them, before they are marked ready or rung for: nobody reads a WQE sooner.
@@ -99,8 +101,8 @@ BP_DEV void note_asked(const bp_qp& qp, uint64_t first, uint32_t n, uint32_t fla
 // A message of one WQE or slot and the signal behind it, with one reservation and one doorbell. `refused`: neither is
 // to be posted (with_room()).
 template <class P, class Scope, class Op>
-BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const message& m, uint64_t signal_offset, Op op,
-                                  bool refused, uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code post_signal(const located<bp_endpoint>& ep, Scope scope, const message& m, uint64_t signal_offset,
+                                  Op op, bool refused, uint32_t flags, uint64_t* end) {
   const bp_qp& qp = ep.qp;
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   constexpr bool slots = P::data_v == data::push;
@@ -157,7 +159,7 @@ BP_DEV bp_status_code post_lanes(const bp_qp& qp, Lanes lanes, bool takes_part, 
 // for the fences and atomics of all before it. They have the same flags and the same bound, all of their own or all
 // the queue pair's. False: not so, or this lane's message takes more than one WQE or slot.
 template <class P>
-BP_DEV bool put_together(const bp_endpoint& ep, const message& m, uint32_t flags, uint64_t* end,
+BP_DEV bool put_together(const located<bp_endpoint>& ep, const message& m, uint32_t flags, uint64_t* end,
                          bp_status_code* status) {
   const mask_scope here{__activemask()};
   if (__builtin_expect((here.mask & (here.mask - 1)) == 0, 1)) return false;
@@ -205,7 +207,7 @@ BP_DEV void for_each_message(Scope scope, uint32_t n, F f) {
 
 // `n` messages, `list(i)` each, of at most a window's (a ring's) worth.
 template <class P, class Scope, class List>
-BP_DEV bp_status_code post_batch(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags,
+BP_DEV bp_status_code post_batch(const located<bp_endpoint>& ep, Scope scope, uint32_t n, List list, uint32_t flags,
                                  uint64_t* end) {
   const bp_qp& qp = ep.qp;
   return with_tickets<P>(qp, scope, n, P::data_v == data::push, [&](const tickets& got) {
@@ -224,7 +226,7 @@ BP_DEV bp_status_code post_batch(const bp_endpoint& ep, Scope scope, uint32_t n,
 
 // Any number of messages, all of which the caller has looked at: half a window (a ring) at a time.
 template <class P, class Scope, class List>
-BP_DEV bp_status_code post_batches(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags,
+BP_DEV bp_status_code post_batches(const located<bp_endpoint>& ep, Scope scope, uint32_t n, List list, uint32_t flags,
                                    uint64_t* end) {
   const uint32_t limit = ticket_limit<P>(ep.qp, P::data_v == data::push), most = limit < 2 ? 1 : limit / 2;
   if (n <= most) return post_batch<P>(ep, scope, n, list, flags, end);
@@ -249,11 +251,11 @@ inline constexpr bool looks_while_writing =
 // `n` messages, `list(i)` each, that nobody has looked at yet; false where there is no room for all of them, or they are
 // more than a batch.
 template <class P, class Scope, class List>
-BP_DEV bool post_unseen(const bp_endpoint& given, Scope scope, uint32_t n, List list, uint32_t flags, uint64_t* end,
-                        bp_status_code* status) {
+BP_DEV bool post_unseen(const located<bp_endpoint>& given, Scope scope, uint32_t n, List list, uint32_t flags,
+                        uint64_t* end, bp_status_code* status) {
   static_assert(looks_while_writing<P, Scope>, "others look first");
   // In registers for the whole batch: ptxas else moves each from where it has it, for every message.
-  bp_endpoint ep = given;
+  located<bp_endpoint> ep = given;
   bp_qp& qp = ep.qp;
   make_here(qp.sq);
   make_here(qp.qpn);

@@ -104,14 +104,14 @@ BP_DEV void write_ahead(const bp_qp& qp, const wqe& w, uint64_t ticket, const u1
 }
 
 template <class P>
-BP_DEV void fill_chunks(const bp_endpoint& ep, pipeline_words* words, const pipeline& p, uint32_t writer,
+BP_DEV void fill_chunks(const located<bp_endpoint>& ep, pipeline_words* words, const pipeline& p, uint32_t writer,
                         uint32_t writers) {
   const bp_qp& qp = ep.qp;
   const warp_scope scope;
   const bool fits = qp.window.slot_bytes <= units_ahead * 32 * sizeof(u128);
   for (uint32_t c = writer; c < p.chunks; c += writers) {
     const uint64_t at = (uint64_t)c * p.capacity, ticket = p.first + c, src = p.src + at;
-    wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, p.remote + at, ep.remote_rkey);
+    wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, 3, p.remote + at);
     w.bytes = (uint32_t)(p.bytes - at < p.capacity ? p.bytes - at : p.capacity);
     const bool is_ahead = fits && whole_words(src, w.bytes);
     u128 ahead[units_ahead];
@@ -143,8 +143,8 @@ BP_DEV bool fits_pipeline(const bp_qp& qp, uint64_t bytes, uint32_t capacity) {
 
 // Sends a part of a message. All threads of the block call it.
 template <class P>
-BP_DEV bp_status_code put_part(const bp_endpoint& ep, uint32_t capacity, uint64_t remote, uint64_t src, uint64_t bytes,
-                               uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code put_part(const located<bp_endpoint>& ep, uint32_t capacity, uint64_t remote, uint64_t src,
+                               uint64_t bytes, uint32_t flags, uint64_t* end) {
   static_assert(P::inband && !P::shared, "no doorbell is rung, and tickets are taken as slots are granted");
   const bp_qp& qp = ep.qp;
   const block_scope scope;
@@ -188,7 +188,7 @@ BP_DEV bp_status_code put_part(const bp_endpoint& ep, uint32_t capacity, uint64_
 // Sends a message of several slots, so many windows at a time: what a warp waits for others is bounded by that.
 constexpr uint32_t part_windows = 64;
 template <class P>
-BP_DEV_COLD bp_status_code put_pipeline(bp_endpoint ep, uint32_t capacity, uint64_t remote, uint64_t src,
+BP_DEV_COLD bp_status_code put_pipeline(located<bp_endpoint> ep, uint32_t capacity, uint64_t remote, uint64_t src,
                                         uint64_t bytes, uint32_t flags, uint64_t* end) {
   const uint64_t most = (uint64_t)capacity * ep.qp.slot_limit * part_windows;
   for (; bytes > most; bytes -= most, remote += most, src += most) {
@@ -200,7 +200,7 @@ BP_DEV_COLD bp_status_code put_pipeline(bp_endpoint ep, uint32_t capacity, uint6
 
 // Sends a message through window slots.
 template <class P, class Scope>
-BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+BP_DEV bp_status_code put_window(const located<bp_endpoint>& ep, Scope scope, uint64_t remote, uint64_t src,
                                  uint64_t bytes, uint32_t flags, uint64_t* end) {
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   const bp_window& win = ep.qp.window;

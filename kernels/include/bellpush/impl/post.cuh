@@ -209,10 +209,11 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, const wqe& w, uint32_t 
 
 // A WRITE of 1 to 16 bytes that are in registers, the first in the lowest bits of `low`. To be posted as inline.
 template <class P>
-BP_DEV wqe write_of_value(const bp_endpoint& ep, uint64_t remote_offset, uint32_t bytes, uint64_t low, uint64_t high) {
+BP_DEV wqe write_of_value(const located<bp_endpoint>& ep, uint64_t remote_offset, uint32_t bytes, uint64_t low,
+                          uint64_t high) {
   // In-band a slot's WQE counts its units up to the inline header.
   const uint32_t ds = P::inband || bytes <= BP_DS_BYTES - 4 ? 3 : 4;
-  wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
+  wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset);
   w.bytes = bytes;
   w.swap_add = low;
   w.compare = high;
@@ -226,8 +227,8 @@ constexpr bool is_set = false;
 template <>
 inline constexpr bool is_set<signal_set> = true;
 template <class P>
-BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_add op) {
-  wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + signal_offset, ep.remote_rkey);
+BP_DEV wqe signal_wqe(const located<bp_endpoint>& ep, uint64_t signal_offset, signal_add op) {
+  wqe w = wqe_to_peer(ep, BP_OP_ATOMIC_FA, 4, ep.remote_iova + signal_offset);
   w.bytes = 8;
   w.swap_add = op.value;
   w.gather = ep.sink_iova;
@@ -235,7 +236,7 @@ BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_add 
   return w;
 }
 template <class P>
-BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_set op) {
+BP_DEV wqe signal_wqe(const located<bp_endpoint>& ep, uint64_t signal_offset, signal_set op) {
   wqe w = write_of_value<P>(ep, signal_offset, 8, op.value, 0);
   // The software NIC's engine on a GPU stores WRITEs that continue each other in any order, but for one with this mark.
   // Silicon's writes arrive in order without it. A kernel of order::strict may have an endpoint of either.
@@ -243,8 +244,8 @@ BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_set 
   return w;
 }
 template <class P>
-BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_imm op) {
-  wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 2, ep.remote_iova + signal_offset, ep.remote_rkey);  // of 0 bytes
+BP_DEV wqe signal_wqe(const located<bp_endpoint>& ep, uint64_t signal_offset, signal_imm op) {
+  wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE_IMM, 2, ep.remote_iova + signal_offset);  // of 0 bytes
   w.imm = op.value;
   return w;
 }

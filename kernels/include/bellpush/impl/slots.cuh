@@ -62,10 +62,10 @@ BP_DEV void send_slots(const bp_qp& qp, Scope scope, const tickets& got, uint32_
 
 // Sends a message of one slot, which `fill(w, ticket)` fills.
 template <class P, class Scope, class Fill>
-BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote, uint32_t bytes,
-                                uint32_t flags, uint64_t* end, Fill fill) {
+BP_DEV bp_status_code post_slot(const located<bp_endpoint>& ep, const room& r, Scope scope, uint64_t remote,
+                                uint32_t bytes, uint32_t flags, uint64_t* end, Fill fill) {
   const bp_qp& qp = ep.qp;
-  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
+  wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, 3, remote);
   w.bytes = bytes;
   return with_room<P>(qp, scope, 1, true, r, false, [&](const tickets& got) {
     const uint64_t ticket = got.first;
@@ -82,7 +82,7 @@ BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scop
 }
 
 template <class P, class Scope>
-BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+BP_DEV bp_status_code put_slot(const located<bp_endpoint>& ep, Scope scope, uint64_t remote, uint64_t src,
                                uint32_t bytes, uint32_t flags, uint64_t* end) {
   u128 early = unit_zero();
   if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
@@ -95,7 +95,7 @@ BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remo
 // In-band: sends a message of one slot whose payload is in registers; `payload` and `early` as in write_lines().
 // The caller has checked that a slot holds it, and has loaded `r` after its last verb on the endpoint.
 template <class P, class Scope, class Payload>
-BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote_offset,
+BP_DEV bp_status_code put_words(const located<bp_endpoint>& ep, const room& r, Scope scope, uint64_t remote_offset,
                                 uint32_t bytes, const u128& early, Payload payload) {
   if (!can_write_lines<P>(scope) || !in_range(remote_offset, bytes, ep.remote_bytes)) {
     return BP_INVALID;
@@ -116,7 +116,7 @@ BP_DEV uint32_t slots_a_batch(const bp_qp& qp, uint32_t callers) {
 // Streams a message through slots in chunks of `capacity`, half a window at a time: the caller fills one half while
 // the NIC empties the other.
 template <class P, class Scope>
-BP_DEV_COLD bp_status_code put_slots(bp_endpoint ep, Scope scope, uint32_t capacity,
+BP_DEV_COLD bp_status_code put_slots(located<bp_endpoint> ep, Scope scope, uint32_t capacity,
                                      uint64_t remote, uint64_t src, uint64_t bytes, uint32_t flags,
                                      uint64_t* end, uint32_t callers = 1) {
   const bp_qp& qp = ep.qp;
@@ -136,7 +136,7 @@ BP_DEV_COLD bp_status_code put_slots(bp_endpoint ep, Scope scope, uint32_t capac
       }
       for_each_part(scope, n, [&](auto part, uint32_t c) {
         const uint64_t at = (uint64_t)c * capacity;
-        wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote + at, ep.remote_rkey);
+        wqe w = wqe_to_peer(ep, BP_OP_RDMA_WRITE, 3, remote + at);
         w.bytes = (uint32_t)(batch_bytes - at < capacity ? batch_bytes - at : capacity);
         if ((signal_last && c == n - 1) || ((ticket + c + 1) & (qp.credit_period - 1)) == 0) {
           w.fm_ce_se |= BP_CTRL_CQ_UPDATE;

@@ -5,8 +5,13 @@
 #define BELLPUSH_WQE_CUH
 
 #include <bellpush/impl/state.cuh>
+#include <bellpush/where.cuh>
 
 namespace bp {
+
+#if defined(BELLPUSH_WHERE)
+inline namespace where {
+#endif
 
 // What a WQE says, before its index is known. Addresses and lengths in the machine's order.
 struct wqe {
@@ -24,6 +29,9 @@ struct wqe {
   bool is_value;        // inline: the payload is those two words, and lies in no memory
   bool fetches;         // brings data here that the caller will read
   bool refused;         // lies outside a region: not to be posted
+#if defined(BELLPUSH_WHERE)
+  uint32_t file, line;  // as of `located`; line 0: nobody knows
+#endif
 };
 
 BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey) {
@@ -42,6 +50,24 @@ BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey)
   w.is_value = false;
   w.fetches = false;
   w.refused = false;
+#if defined(BELLPUSH_WHERE)
+  w.file = 0;
+  w.line = 0;
+#endif
+  return w;
+}
+
+#if defined(BELLPUSH_WHERE)
+}  // namespace where
+#endif
+
+// One to the peer of an endpoint.
+BP_DEV wqe wqe_to_peer(const located<bp_endpoint>& ep, uint32_t opcode, uint32_t ds, uint64_t raddr) {
+  wqe w = make_wqe(opcode, ds, raddr, ep.remote_rkey);
+#if defined(BELLPUSH_WHERE)
+  w.file = ep.file;
+  w.line = ep.line;
+#endif
   return w;
 }
 
@@ -67,6 +93,9 @@ BP_DEV u128 unit_ctrl(const wqe& w, uint64_t index, uint32_t qpn) {
   u.w[1] = be32(qpn << 8 | w.ds);
   u.w[2] = w.fm_ce_se << 24;  // little-endian word: signature 0, stream 0, fm_ce_se in byte 11
   u.w[3] = be32(w.imm);
+#if defined(BELLPUSH_WHERE)
+  u.w[2] |= (w.line >> 8) << 8 | (w.line & 0xff) << 16;  // bytes 9 and 10
+#endif
   return u;
 }
 BP_DEV u128 unit_pair(uint64_t address, uint32_t word) {  // remote address: address, key, 0
@@ -75,6 +104,14 @@ BP_DEV u128 unit_pair(uint64_t address, uint32_t word) {  // remote address: add
   u.w[1] = be32((uint32_t)address);
   u.w[2] = be32(word);
   u.w[3] = 0;
+  return u;
+}
+BP_DEV u128 unit_to_peer(const wqe& w, [[maybe_unused]] uint64_t index) {
+  u128 u = unit_pair(w.raddr, w.rkey);
+#if defined(BELLPUSH_WHERE)
+  const auto add = [](uint32_t sum, uint32_t half) { return digest(digest(sum, half), half >> 8); };
+  if (w.line != 0) u.w[3] = be32(add(add(w.file, w.line), (uint32_t)index));
+#endif
   return u;
 }
 BP_DEV u128 unit_data(uint32_t bytes, uint32_t lkey, uint64_t address) {
@@ -123,7 +160,7 @@ BP_DEV u128 select_unit(bool first, const u128& a, const u128& b) {
 // 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself.
 template <bool inline_v>
 BP_DEV u128 wqe_unit(const wqe& w, uint32_t u, uint64_t index, uint32_t qpn) {
-  const u128 head = select_unit(u == 0, unit_ctrl(w, index, qpn), unit_pair(w.raddr, w.rkey));
+  const u128 head = select_unit(u == 0, unit_ctrl(w, index, qpn), unit_to_peer(w, index));
   u128 rest;
   if constexpr (inline_v) {
     if (u < 2) return head;
