@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use bellpush::pcie::Origin;
 use bellpush::pcie::topology::{Class, Kind, Narrowest, NodeId};
 
-use super::advice::{Basis, Without};
+use super::advice::{Basis, Without, one_line};
 use super::nics::Is;
 use super::source::Source;
 use super::summary::{Alone, Choice, Line, Names, Nic, Summary};
@@ -291,9 +291,10 @@ fn choices(summary: &Summary, names: &Names<'_>, out: &mut String) {
                 names.list(&roots)
             );
             let topology = names.topology;
-            let cpu =
-                |&root: &NodeId| topology.socket_of(root).map_or("", |s| &topology.node(s).model);
-            let cpus: BTreeSet<String> = roots.iter().map(cpu).map(one_line).collect();
+            let cpu = |&root: &NodeId| {
+                topology.socket_of(root).map_or("", |s| topology.node(s).model.as_str())
+            };
+            let cpus: BTreeSet<String> = roots.iter().map(|root| one_line(cpu(root))).collect();
             if cpus.contains("") {
                 out.push_str(
                     "  Of some CPUs it is known, and nothing here names this machine's: add --cpu NAME, as \
