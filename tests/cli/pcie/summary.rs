@@ -199,6 +199,33 @@ fn a_named_cpu_is_asked() {
     assert!(saved.contains(&format!("cpu = \"{turin}\"")), "{saved}");
 }
 
+/// A NIC's link counts as it is trained, a GPU's with its lanes and not its speed, which it lowers while idle; a card
+/// with two ports has half of a ConnectX-7's rate on each.
+#[test]
+fn links_count_as_trained() {
+    let file = captured("esc8000a-e12.lspci");
+    let whole = std::fs::read_to_string(&file).unwrap();
+    let device = "21:00.0";
+    let at = whole.find(&format!("\n{device}")).expect("a ConnectX-7");
+    let (before, own) = whole.split_at(at);
+    let status = own.find("LnkSta:").unwrap();
+    let end = status + own[status..].find('\n').unwrap();
+    let narrow = format!("{before}{}LnkSta: Speed 16GT/s, Width x4{}", &own[..status], &own[end..]);
+    let folder = tempfile::tempdir().unwrap();
+    let changed = folder.path().join("narrow.lspci");
+    std::fs::write(&changed, narrow).unwrap();
+    let nic = |file: &str| {
+        // The tree has the card's second port.
+        let data = json(&["--from", file, "--from", &captured("esc8000a-e12.tree")]);
+        let all = data["summary"]["nics"].as_array().unwrap().clone();
+        all.into_iter().find(|n| n["nic"].as_str().unwrap().ends_with(device)).unwrap()
+    };
+    let (fast, slow) = (nic(&file), nic(changed.to_str().unwrap()));
+    assert_eq!(fast["port_gb_per_s"], 25.0, "{fast}");
+    let link = |n: &serde_json::Value| n["link_gb_per_s"].as_f64().unwrap();
+    assert!(link(&fast) > 50.0 && link(&slow) < 8.0, "{fast} {slow}");
+}
+
 /// Every capture has a line for each GPU, the class of which is the JSON's, in words of the field.
 #[test]
 fn every_capture_has_a_line_for_each_gpu() {

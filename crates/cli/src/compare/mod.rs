@@ -144,6 +144,8 @@ struct Read {
     mixed: bool,
     /// How a model was asked for its values, of each result that is one's.
     asked: BTreeSet<String>,
+    /// Whether kernels ran on CPU threads.
+    on_host: bool,
     rows: Side,
 }
 
@@ -160,7 +162,7 @@ impl Read {
     fn new() -> Self {
         let (command, machine, rows) = (String::new(), String::new(), Side::default());
         let (names, asked) = (Vec::new(), BTreeSet::new());
-        Self { names, command, machine, exact: true, mixed: false, asked, rows }
+        Self { names, command, machine, exact: true, mixed: false, asked, on_host: false, rows }
     }
 
     /// Adds the text of a result to those that are `known`.
@@ -188,6 +190,7 @@ impl Read {
             let said = ["seed", "in_flight", "set"].map(|name| format!("{name} {}", meta[name]));
             self.asked.insert(printable(&said.join(", ")));
         }
+        self.on_host |= meta["executor"] == "host";
         let machine = ["executor", "driver"]
             .iter()
             .filter_map(|field| meta[field].as_str())
@@ -348,6 +351,13 @@ impl Comparison {
         if before.machine != after.machine {
             notes.push(format!("not the same machine: {}; {}", before.machine, after.machine));
         }
+        if before.on_host || after.on_host {
+            notes.push(
+                "kernels ran on the host executor (CPU threads): values differ from minute to minute by more than \
+                 repeated runs show, and say nothing of a GPU"
+                    .into(),
+            );
+        }
         if before.asked != after.asked {
             let said = |side: &Read| side.asked.iter().cloned().collect::<Vec<_>>().join(" and ");
             notes.push(format!(
@@ -366,7 +376,9 @@ impl Comparison {
         }
         if let Some(noise) = noise {
             let noise = 100.0 * noise;
-            notes.push(format!("nine of ten repeated values vary by up to ±{noise:.1} %"));
+            notes.push(format!(
+                "noise: of repeated values nine in ten lie within ±{noise:.1} % of their middle"
+            ));
         }
         let unknown = rows.iter().filter(|row| row.interval.is_none()).count();
         if exact {

@@ -246,6 +246,11 @@ fn pair_text(topology: &Topology, advice: &Advice, basis: &Basis, out: &mut Stri
     let class = topology.distance(advice.gpu, advice.nic);
     for r in &advice.ranks.rankings {
         let (goal_name, verdict) = (goal(r.goal), verdict(r));
+        // No advice: the NIC has not all of these paths.
+        let verdict = match (basis.nic_is(topology, advice.nic), verdict.strip_prefix("use ")) {
+            (Is::Other(_), Some(best)) => format!("a ConnectX-7's: {best}"),
+            _ => verdict,
+        };
         if r.goal == Goal::Rate && basis.port(topology, advice.nic).is_none() {
             let most = topology.link_gb_per_s(advice.nic);
             let most = most.map_or(String::new(), |m| format!(", at most {m:.1} by its PCIe link"));

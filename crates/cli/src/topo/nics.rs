@@ -3,7 +3,7 @@
 
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{NicModel, Params};
-use bellpush::pcie::topology::{NodeId, Topology};
+use bellpush::pcie::topology::{Kind, NodeId, Topology};
 
 use super::advice::Basis;
 
@@ -68,8 +68,14 @@ impl Basis {
             return Some(Port { gb_per_s, said });
         }
         let family = topology.nic_family(nic)?;
-        let gbps = family.gbps?;
-        let said = format!("{gbps} Gb/s, a port's most of {}", family.name);
+        let card = |n: NodeId| topology.node(n).card.as_ref();
+        let is_its = |&&n: &&NodeId| n == nic || card(n).is_some() && card(n) == card(nic);
+        let ports = topology.of_kind(Kind::Nic).iter().filter(is_its).count();
+        let (gbps, of) = match family.gbps_of_two {
+            Some(gbps) if ports > 1 => (gbps, format!("{} with several", family.name)),
+            _ => (family.gbps?, family.name.to_owned()),
+        };
+        let said = format!("{gbps} Gb/s, a port's most of {of}");
         Some(Port { gb_per_s: f64::from(gbps) / BITS, said })
     }
 

@@ -15,22 +15,29 @@ pub struct NicFamily {
     /// Highest rate of a port of the family by the vendor's data sheets, Gb/s; `None`: it differs
     /// too much, or has no part in anything here.
     pub gbps: Option<u32>,
+    /// The same of a card that has two, where that is less.
+    pub gbps_of_two: Option<u32>,
 }
 
 const fn rdma(name: &'static str, driver: &'static str, gbps: u32) -> NicFamily {
-    NicFamily { name, has_rdma: true, driver: Some(driver), gbps: Some(gbps) }
+    NicFamily { name, has_rdma: true, driver: Some(driver), gbps: Some(gbps), gbps_of_two: None }
 }
 
 const fn mlx5(name: &'static str, gbps: u32) -> NicFamily {
     rdma(name, MLX5, gbps)
 }
 
+/// Of which a card with two ports has half of the rate on each.
+const fn mlx5_halved(name: &'static str, gbps: u32) -> NicFamily {
+    NicFamily { gbps_of_two: Some(gbps / 2), ..mlx5(name, gbps) }
+}
+
 const fn rateless(name: &'static str, driver: &'static str) -> NicFamily {
-    NicFamily { name, has_rdma: true, driver: Some(driver), gbps: None }
+    NicFamily { name, has_rdma: true, driver: Some(driver), gbps: None, gbps_of_two: None }
 }
 
 const fn none(name: &'static str) -> NicFamily {
-    NicFamily { name, has_rdma: false, driver: None, gbps: None }
+    NicFamily { name, has_rdma: false, driver: None, gbps: None, gbps_of_two: None }
 }
 
 /// Driver of the NICs whose queues the library writes.
@@ -45,10 +52,10 @@ pub const NIC_FAMILIES: &[NicFamily] = &[
     mlx5("ConnectX-5", 100),
     mlx5("ConnectX-6 Lx", 50),
     mlx5("ConnectX-6", 200),
-    mlx5("ConnectX-7", 400),
-    mlx5("ConnectX-8", 800),
-    mlx5("BlueField-3", 400),
-    mlx5("BlueField-2", 200),
+    mlx5_halved("ConnectX-7", 400),
+    mlx5_halved("ConnectX-8", 800),
+    mlx5_halved("BlueField-3", 400),
+    mlx5_halved("BlueField-2", 200),
     mlx5("BlueField", 100),
     rdma("Ethernet Controller E810", "irdma", 100),
     rdma("Ethernet Connection X722", "irdma", 10),

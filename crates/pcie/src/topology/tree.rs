@@ -273,7 +273,13 @@ impl<'a> Tree<'a> {
         let (max, now) = self.link(address);
         let rate = max.or(now)?;
         let f = self.capture.get(address)?;
-        let usual = RawLink::new(rate.generation, rate.lanes);
+        // An idle GPU lowers its link's speed and not its lanes; a NIC lowers neither.
+        let kept = match (now, f.kind()) {
+            (Some(now), Some(Kind::Nic)) => rate.common(now),
+            (Some(now), _) => Rate { lanes: rate.lanes.min(now.lanes), ..rate },
+            (None, _) => rate,
+        };
+        let usual = RawLink::new(kept.generation, kept.lanes);
         let mps = legal(f.mps).unwrap_or(usual.mps).max(128);
         let mrrs = legal(f.mrrs).unwrap_or(usual.mrrs).max(128);
         Some(RawLink { mps, mrrs, ..usual })

@@ -342,11 +342,14 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
     }
     for device in m.mlx5() {
         let Some(address) = device.address else { continue };
+        let (max, now) = tree.link(address);
         let (Some(Card { gbps, most, ports }), Some(rate)) =
-            (cards.remove(&(address.domain, address.bus, address.device)), tree.link(address).0)
+            (cards.remove(&(address.domain, address.bus, address.device)), max)
         else {
             continue;
         };
+        // Which `pcie-link` tells of.
+        let is_below = now.is_some_and(|now| now.common(rate) != rate);
         let Some(limit) = raw_gbps(rate) else { continue };
         let found = format!("{gbps:.0} Gb/s of ports on {rate}, which carries {limit:.0} Gb/s");
         let subject = ports.join(", ");
@@ -363,7 +366,7 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
                 .expected("a link that carries its ports")
                 .cost(format!("{few}: {:.0} % of the ports' rate at most", limit / gbps * 100.0))
                 .fix("move the card to a wider or faster slot, or count on the lower rate")
-        } else if narrow.iter().any(|port| subject.split(", ").any(|own| own == port)) {
+        } else if is_below || narrow.iter().any(|port| subject.split(", ").any(|own| own == port)) {
             // What carries its ports' rate carries less than it should.
             continue;
         } else {
