@@ -149,9 +149,14 @@ fn rows_json(
             let (g, n) = (&topology.node(gpu).id, &topology.node(nic).id);
             let is_its = pairs.iter().any(|a| a.gpu == gpu && a.nic == Some(nic))
                 && basis.takes(topology, nic);
+            let mut advice = advice::rows(topology, advice, gpu, nic);
+            if matches!(basis.nic_is(topology, nic), nics::Is::Other(_)) {
+                // Figures of a ConnectX-7 in its place: the NIC has not all of these paths.
+                advice.iter_mut().for_each(|row| row["path"] = Value::Null);
+            }
             rows.push(json!({
                 "gpu": g, "nic": n, "class": class(gpu, nic), "assigned": is_its,
-                "advice": advice::rows(topology, advice, gpu, nic),
+                "advice": advice,
             }));
         }
     }

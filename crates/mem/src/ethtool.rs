@@ -30,10 +30,10 @@ pub fn counters(interface: &str) -> io::Result<BTreeMap<String, u64>> {
     if count == 0 || count > MOST {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    // The system writes no counters where they are not as many as it is told; older ones write all that there are.
-    let room = 2 * count;
-    let names = call(interface, [NAMES, SET, 0], 12 + room * NAME_BYTES)?;
-    let values = call(interface, [VALUES, count as u32, 0], 8 + room * 8)?;
+    // The system writes none where they are not as many as it is told; older ones write all that there are then,
+    // so there is room for as many as any card has.
+    let names = call(interface, [NAMES, SET, count as u32], 12 + MOST * NAME_BYTES)?;
+    let values = call(interface, [VALUES, count as u32, 0], 8 + MOST * 8)?;
     Ok(paired(&names, &values))
 }
 
@@ -42,9 +42,11 @@ fn call(interface: &str, command: [u32; 3], bytes: usize) -> io::Result<Vec<u8>>
     let socket = UdpSocket::bind("0.0.0.0:0")?; // any socket takes the call
     // SAFETY: all zeros are a request.
     let mut request: libc::ifreq = unsafe { zeroed() };
-    // The last byte stays 0; the system's names are shorter.
-    let most = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..most].iter_mut().zip(interface.bytes()) {
+    // The last byte stays 0; the system's names are shorter, and a part of a longer one is another's.
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
     let mut buffer = vec![0_u64; bytes.div_ceil(8)];
@@ -53,7 +55,7 @@ fn call(interface: &str, command: [u32; 3], bytes: usize) -> io::Result<Vec<u8>>
     [buffer[0], buffer[1]] = [two(first, second), two(third, [0; 4])];
     request.ifr_ifru.ifru_data = buffer.as_mut_ptr().cast();
     // SAFETY: reads the name, and reads and writes the buffer as the command has it: as many names or counters as there
-    // are, for twice as many as there were it has room.
+    // are, MOST at most.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     match done {
         0 => Ok(buffer.into_iter().flat_map(u64::to_ne_bytes).collect()),

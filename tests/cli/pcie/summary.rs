@@ -133,7 +133,7 @@ fn shares_and_rates_are_those_of_the_nics() {
         topo(&["--from", &tree, "--from", &details, "--nvidia-smi", &captured("esc8000a-e12.smi")]);
     let text = text.unwrap();
     let first = summary(&text);
-    assert!(first.contains("ConnectX-7. RDMA (mlx5); port 50.0 GB/s (400 Gb/s"), "{first}");
+    assert!(first.contains("ConnectX-7. RDMA (mlx5); port 25.0 GB/s (200 Gb/s"), "{first}");
     let args = ["--nvidia-smi", &captured("quda-669.smi")];
     let matrix = topo(&args).unwrap();
     let row = line(summary(&matrix), "GPU4 ");
@@ -184,7 +184,8 @@ fn shares_and_rates_are_those_of_the_nics() {
 #[test]
 fn a_named_cpu_is_asked() {
     let file = captured("esc8000a-e12.lspci");
-    let of = |more: &[&str]| topo(&[&["--from", &file], more].concat());
+    let tree = captured("esc8000a-e12.tree");
+    let of = |more: &[&str]| topo(&[&["--from", &file, "--from", &tree], more].concat());
     let unnamed = of(&[]).unwrap();
     assert!(unnamed.contains("add --cpu NAME"), "{unnamed}");
     let turin = "AMD EPYC 9575F 64-Core Processor";
@@ -224,6 +225,91 @@ fn links_count_as_trained() {
     assert_eq!(fast["port_gb_per_s"], 25.0, "{fast}");
     let link = |n: &serde_json::Value| n["link_gb_per_s"].as_f64().unwrap();
     assert!(link(&fast) > 50.0 && link(&slow) < 8.0, "{fast} {slow}");
+}
+
+/// A way that cannot be computed hides nothing of the others'.
+#[test]
+fn one_unknown_way_leaves_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.toml");
+    let file = file.to_str().unwrap();
+    let ends = |i: u32| {
+        let link = "gen=5\nlanes=16\n";
+        format!(
+            "[[gpu]]\nid='gpu{i}'\nparent='sw'\n{link}[[nic]]\nid='nic{i}'\nparent='rc0'\n{link}model='ConnectX-7'\n"
+        )
+    };
+    let forwards = "p2p_reads=true\np2p_writes=true\n";
+    let of = |forwards_too: &str, link: &str| {
+        let text = format!(
+            "name='m'\n[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\n{forwards}\
+             [[switch]]\nid='sw'\nparent='rc0'\ngen=4\nlanes=4\n{}{}\
+             [[root_complex]]\nid='rc1'\nsocket='s0'\n{forwards_too}\
+             [[gpu]]\nid='gpuX'\nparent='rc1'\n{link}[[nic]]\nid='nicX'\nparent='rc1'\ngen=5\nlanes=16\n\
+             model='ConnectX-7'\n",
+            ends(0),
+            ends(1)
+        );
+        std::fs::write(file, text).unwrap();
+        topo(&[file]).unwrap()
+    };
+    for (forwards, link) in [
+        (forwards, "link='unknown'\n"),
+        ("p2p_reads=false\np2p_writes=false\n", "gen=5\nlanes=16\n"),
+    ] {
+        let text = of(forwards, link);
+        for gpu in ["gpu0 ", "gpu1 "] {
+            assert!(line(summary(&text), gpu).contains("<= 3.60"), "{text}");
+        }
+        assert!(text.contains("If all GPUs send at once, gpu0, gpu1 get at most 3.60"), "{text}");
+        let row = line(summary(&text), "gpuX ");
+        assert!(row.contains("unknown") && !row.contains("the same"), "{row}");
+    }
+}
+
+/// Neither a name that says nothing nor a later generation's is a family; functions of a card on two links share none.
+#[test]
+fn nics_are_what_their_names_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.toml");
+    let file = file.to_str().unwrap();
+    let of = |nics: &str| {
+        let switch = |i: u32| format!("[[switch]]\nid='sw{i}'\nparent='rc0'\ngen=5\nlanes=16\n");
+        let gpu = |i: u32| format!("[[gpu]]\nid='gpu{i}'\nparent='sw{i}'\ngen=5\nlanes=16\n");
+        let text = format!(
+            "name='m'\n[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\np2p_reads=true\n\
+             p2p_writes=true\n{}{}{}{}{nics}",
+            switch(0),
+            switch(1),
+            gpu(0),
+            gpu(1)
+        );
+        std::fs::write(file, text).unwrap();
+        topo(&[file]).unwrap()
+    };
+    let nic = |i: u32, more: &str| {
+        format!("[[nic]]\nid='nic{i}'\nparent='sw{i}'\ngen=3\nlanes=8\n{more}")
+    };
+    for name in ["Foo", "BlueField-4 integrated ConnectX-9 network controller"] {
+        let text = of(&nic(0, &format!("model='{name}'\n")));
+        assert_eq!(line(summary(&text), "gpu0 ").matches('?').count(), 3, "{text}");
+        assert!(text.contains("port's rate unknown"), "{text}");
+    }
+    let ports = "model='ConnectX-7'\ncard='c'\n";
+    let text = of(&(nic(0, ports) + &nic(1, ports)));
+    assert!(!text.contains("shared by 2 ports") && !text.contains("port 1 of 2"), "{text}");
+    assert!(text.contains("port 50.0 GB/s"), "{text}");
+    // No advice is given for paths that a NIC has not.
+    let data = {
+        of(&nic(0, "model='Ethernet Controller E810-C'\n"));
+        json(&[file])
+    };
+    let all = data["results"].as_array().unwrap();
+    let advice = all.iter().flat_map(|pair| pair["advice"].as_array().unwrap());
+    assert!(
+        advice.clone().count() > 0 && advice.clone().all(|row| row["path"].is_null()),
+        "{data}"
+    );
 }
 
 /// Every capture has a line for each GPU, the class of which is the JSON's, in words of the field.

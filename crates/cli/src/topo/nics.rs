@@ -68,9 +68,7 @@ impl Basis {
             return Some(Port { gb_per_s, said });
         }
         let family = topology.nic_family(nic)?;
-        let card = |n: NodeId| topology.node(n).card.as_ref();
-        let is_its = |&&n: &&NodeId| n == nic || card(n).is_some() && card(n) == card(nic);
-        let ports = topology.of_kind(Kind::Nic).iter().filter(is_its).count();
+        let ports = ports_of_card(topology, nic).len();
         let (gbps, of) = match family.gbps_of_two {
             Some(gbps) if ports > 1 => (gbps, format!("{} with several", family.name)),
             _ => (family.gbps?, family.name.to_owned()),
@@ -117,4 +115,18 @@ impl Basis {
         });
         format!("{} ({wire})", self.taken_for(topology, nic))
     }
+}
+
+/// The ports of a NIC's card that share its PCIe link, this one among them. A card whose functions lie on several links
+/// has one of each, and virtual functions are ports of none.
+pub fn ports_of_card(topology: &Topology, nic: NodeId) -> Vec<NodeId> {
+    let node = |n: NodeId| topology.node(n);
+    let is_its = |&n: &NodeId| {
+        let is_beside = node(n).card.is_some()
+            && node(n).card == node(nic).card
+            && node(n).parent == node(nic).parent
+            && [n, nic].iter().all(|&n| !node(n).model.contains("virtual function"));
+        n == nic || is_beside
+    };
+    topology.of_kind(Kind::Nic).into_iter().filter(is_its).collect()
 }

@@ -7,7 +7,7 @@ use bellpush::pcie::topology::{Assigned, Class, Kind, Narrowest, NodeId, Topolog
 use serde_json::{Value, json};
 
 use super::advice::{Advice, All, Basis, Without, one_line, unknown_of};
-use super::nics::Is;
+use super::nics::{Is, ports_of_card};
 use super::source::Source;
 
 /// Two rates that are no further apart are one, since a table shows three digits.
@@ -151,7 +151,9 @@ impl<'a> Names<'a> {
         while let Some((&first, _)) = rest.split_first() {
             let start = self.numbered(first);
             let follows = |(i, n): (usize, &NodeId)| match (&start, self.numbered(*n)) {
-                (Some((name, number)), Some(other)) => other == (name.clone(), number + i as u64),
+                (Some((name, number)), Some((own, other))) => {
+                    *name == own && number.checked_add(i as u64) == Some(other)
+                }
                 _ => i == 0,
             };
             let run = rest.iter().enumerate().take_while(|&(i, n)| follows((i, n))).count().max(1);
@@ -204,15 +206,19 @@ impl Summary {
         let sending: Vec<(NodeId, NodeId)> =
             pairs.iter().filter_map(|p| Some((p.gpu, p.nic.filter(takes)?))).collect();
         let port = |nic| basis.port(topology, nic).map(|port| port.gb_per_s);
-        let is_few = sending.len() <= MOST_SENDING;
-        let shares = is_few.then(|| port_shares(topology, &sending, &port).ok()).flatten();
+        // A way that cannot be computed leaves what shares its NIC unknown, and the others as they are.
+        let is_known = |pair: &(NodeId, NodeId)| port_shares(topology, &[*pair], &port).is_ok();
+        let (sending, unknown): (Vec<_>, Vec<_>) = match sending.len() <= MOST_SENDING {
+            true => sending.into_iter().partition(is_known),
+            false => (Vec::new(), sending),
+        };
+        let shares = port_shares(topology, &sending, &port).unwrap_or_default();
         let all_send = |gpu: NodeId, nic: NodeId, alone: Alone| {
+            if unknown.iter().any(|pair| pair.1 == nic) {
+                return None;
+            }
             let at = sending.iter().position(|pair| *pair == (gpu, nic))?;
-            let of_port = || {
-                let gpus = sending.iter().filter(|pair| pair.1 == nic).count();
-                Some((port(nic)? / gpus as f64, Some(Narrowest::Port(nic))))
-            };
-            let (share, by) = shares.as_ref().map_or_else(of_port, |all| Some(all[at]))?;
+            let (share, by) = *shares.get(at)?;
             match alone.gb_per_s() {
                 Some(rate) if rate * SAME <= share => Some((rate, None)),
                 _ => Some((share, by)),
@@ -299,10 +305,7 @@ fn nic(source: &Source, topology: &Topology, nic: NodeId, basis: &Basis) -> Nic 
         Source::Given(_) => false,
     };
     let has_rdma = if has_device || is == Is::Mlx5 { Some(true) } else { by_name };
-    let card = |n: NodeId| topology.node(n).card.as_ref();
-    let nics = topology.of_kind(Kind::Nic);
-    let of_card = nics.iter().filter(|&&n| n == nic || card(n).is_some() && card(n) == card(nic));
-    let of_card: Vec<NodeId> = of_card.copied().collect();
+    let of_card = ports_of_card(topology, nic);
     let place = of_card.iter().position(|&n| n == nic).unwrap_or(0);
     Nic { nic, is, has_rdma, port: (place + 1, of_card.len()) }
 }
@@ -317,6 +320,10 @@ fn alone(
     // The links of the whole way, if all are known.
     let way = port_shares(topology, &[(gpu, nic)], &port).ok();
     let way = way.and_then(|all| Some(all.first()?.0)).filter(|rate| rate.is_finite());
+    // Nothing gets there.
+    if own.is_some_and(|own| own.ranks.rankings.iter().all(|r| r.paths.is_empty())) {
+        return Alone::Unknown;
+    }
     let Some(most) = way.or_else(|| basis.most(topology, nic)) else { return Alone::Unknown };
     if basis.port(topology, nic).is_none() {
         return Alone::ByLink(most);
@@ -343,7 +350,8 @@ fn choices(topology: &Topology, basis: &Basis, own: &Advice) -> Vec<Choice> {
             false => *i == 0 || is_tie(*path),
         });
         let taken: Vec<_> = taken.map(|(_, path)| path).collect();
-        let is_unknown = taken.iter().any(|(_, f)| f.origin == Origin::Unknown);
+        let is_unknown = basis.nic_is(topology, own.nic) == Is::Unknown
+            || taken.iter().any(|(_, f)| f.origin == Origin::Unknown);
         let mut paths: Vec<&'static str> = taken.iter().map(|(path, _)| path.name()).collect();
         if is_other {
             paths.sort_unstable();

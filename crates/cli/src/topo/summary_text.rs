@@ -8,7 +8,7 @@ use bellpush::pcie::Origin;
 use bellpush::pcie::topology::{Class, Kind, Narrowest, NodeId};
 
 use super::advice::{Basis, Without, one_line};
-use super::nics::Is;
+use super::nics::{Is, ports_of_card};
 use super::source::Source;
 use super::summary::{Alone, Choice, Line, Names, Nic, Summary};
 
@@ -242,12 +242,7 @@ fn narrowest(names: &Names<'_>, by: Narrowest) -> String {
         if node(nic).kind != Kind::Nic || node(nic).parent != Some(other) {
             continue;
         }
-        let card = node(nic).card.as_ref();
-        let ports = topology.of_kind(Kind::Nic);
-        let ports: Vec<NodeId> = ports
-            .into_iter()
-            .filter(|&n| n == nic || card.is_some() && node(n).card.as_ref() == card)
-            .collect();
+        let ports = ports_of_card(topology, nic);
         let ports = match ports[..] {
             [_] => format!("of {}", names.list(&ports)),
             _ => format!("that {} share", names.list(&ports)),

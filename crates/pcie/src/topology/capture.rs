@@ -154,7 +154,7 @@ impl Rate {
     }
 
     /// The rate that both ends of a link have.
-    pub(super) fn common(self, other: Self) -> Self {
+    pub fn common(self, other: Self) -> Self {
         let generation = self.generation.min(other.generation);
         Self { generation, lanes: self.lanes.min(other.lanes) }
     }

@@ -115,7 +115,16 @@ const IDS: &[(u16, u16, &str)] = &[
 /// The family of a NIC with this name; `None`: a name that says nothing.
 pub fn nic_family(name: &str) -> Option<&'static NicFamily> {
     let name = name.to_ascii_lowercase();
-    NIC_FAMILIES.iter().find(|f| name.contains(&f.name.to_ascii_lowercase()))
+    // Not a later generation, whose number goes on where the family's name ends.
+    let goes_on = |rest: &str| {
+        let mut rest = rest.chars();
+        rest.next() == Some('-') && rest.next().is_some_and(|c| c.is_ascii_digit())
+    };
+    let is_of = |family: &&NicFamily| {
+        let part = family.name.to_ascii_lowercase();
+        name.match_indices(&part).any(|(at, _)| !goes_on(&name[at + part.len()..]))
+    };
+    NIC_FAMILIES.iter().find(is_of)
 }
 
 /// The name of a NIC by its numbers.
