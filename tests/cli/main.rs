@@ -13,6 +13,9 @@ mod doctor;
 #[path = "../../crates/cli/src/flows.rs"]
 mod flows;
 #[allow(dead_code)]
+#[path = "../../crates/cli/src/guard.rs"]
+mod guard;
+#[allow(dead_code)]
 #[path = "../../crates/cli/src/sim.rs"]
 mod sim;
 #[path = "../../crates/cli/src/sim_marks.rs"]

@@ -1,8 +1,13 @@
 //! `bellpush doctor --machine`, of texts that stand for machines, and of those that stand for none.
 
-use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::diagnoses::{doctor, folder, machine, on};
 use crate::recorded::{names, recorded, text_of};
@@ -71,7 +76,15 @@ fn what_stands_for_no_machine_is_refused() {
     let long = format!("file {} = x", "a/".repeat(600) + "b");
     let name = format!("file {} = x", "a".repeat(300));
     let many: String = (0..5000).map(|n| format!("pci {n:04x}:00:00.0 class=0x0\n")).collect();
-    let files: String = (0..70_000).map(|n| format!("dev {n}\n")).collect();
+    let files: String = (0..20_000).map(|n| format!("dev {n}\n")).collect();
+    let words: String = (0..70_000).map(|n| format!("dev {}\n", n % 9)).collect();
+    let drops: String = (0..2_000).map(|n| format!("drop {n}\n")).collect();
+    // Each GID has the name again.
+    let gids: String = (0..9_000).map(|n| format!("gid{n}=v2,:: ")).collect();
+    let names: String =
+        (0..4).map(|n| format!("port a:{n} netdev={} {gids}\n", "n".repeat(900))).collect();
+    let value = format!("net a mtu={}", "1".repeat(2000));
+    let deep = format!("file {}b = x", "a/".repeat(100));
     let large = format!("what {}\n", "x".repeat(1 << 20));
     let place = "pci pci0000:00/0000:00:01.0";
     let cases: &[(&str, &str)] = &[
@@ -91,6 +104,8 @@ fn what_stands_for_no_machine_is_refused() {
         ("link sys/x -> ../../etc", "leads out"),
         ("link sys/x -> /etc", "leads out"),
         ("link sys/x -> a/../../../etc", "leads out"),
+        ("link a/b/c -> ../..\nlink sys/x -> ../a/b/c/../../etc/passwd", "leads out"),
+        ("link sys/x -> y/../z", "leads out"),
         ("file x", "no \" = \""),
         ("base ../other", "no name of a machine"),
         ("base gone", "No such file"),
@@ -115,7 +130,12 @@ fn what_stands_for_no_machine_is_refused() {
         (&format!("{place} physfn=../../../../../etc"), "leads out"),
         ("pci ../../../../x/y class=0x0", "no name of a file"),
         (&many, "more than 4096"),
-        (&files, "more than 65536"),
+        (&files, "more than 16384 files"),
+        (&words, "more than 65536 statements and fields"),
+        (&drops, "more than 1024"),
+        (&names, "more than 16384 files"),
+        (&value, "longer than 1024"),
+        (&deep, "no name of a file"),
         (&large, "more than 1048576"),
         ("expect acs", "two words"),
     ];
@@ -135,6 +155,98 @@ fn what_stands_for_no_machine_is_refused() {
     fs::write(&path, b"\x1f\x8b\x08\x00\xff").unwrap();
     refused("neither a directory nor a text");
     assert_eq!(fs::read_to_string(&outside).unwrap(), "as it was");
+}
+
+/// What makes many files of few bytes is refused before it has taken much time or memory.
+#[test]
+fn a_text_that_grows_is_refused_soon() {
+    let (temporary, dir) = (folder(), folder());
+    let nets = |of: usize, n: usize| -> String {
+        (0..n).map(|n| format!("net {of}x{n} ecn=\n")).collect()
+    };
+    let drops: String = (0..60_000).map(|n| format!("drop {n:x}\n")).collect();
+    fs::write(dir.path().join("hang.machine"), drops + &nets(0, 2000)).unwrap();
+    for n in 0..8 {
+        let base = if n < 7 { format!("base grow{}\n", n + 1) } else { String::new() };
+        let path = dir.path().join(format!("grow{n}.machine"));
+        fs::write(path, base + &nets(n, 50_000)).unwrap();
+    }
+    for name in ["hang", "grow0"] {
+        let mut command = Command::new("bash");
+        let script = "ulimit -v 500000; exec timeout --signal=KILL 20 \"$@\"";
+        command.args(["-c", script, "-", env!("CARGO_BIN_EXE_bellpush"), "doctor", "--machine"]);
+        let path = dir.path().join(format!("{name}.machine"));
+        let output = command.arg(path).env("TMPDIR", temporary.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}: {said}");
+        assert!(said.lines().count() == 1 && said.contains("more than"), "{name}: {said}");
+    }
+}
+
+/// A signal leaves nothing, and a text that is refused has no folder at any time.
+#[test]
+fn a_signal_leaves_no_folder() {
+    let (temporary, dir) = (folder(), folder());
+    let path = dir.path().join("own.machine");
+    let files: String = (0..15_000).map(|n| format!("dev {n}\n")).collect();
+    fs::write(&path, files).unwrap();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        command.args(["doctor", "--machine"]).arg(&path).env("TMPDIR", temporary.path());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let soon = |what: &dyn Fn() -> bool| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while !what() && Instant::now() < end {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        // Some of its files are there.
+        soon(&|| {
+            let all = fs::read_dir(temporary.path()).unwrap().flatten().next();
+            all.is_some_and(|own| own.path().join("dev").is_dir())
+        });
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(signal as i32), "it had ended before");
+        soon(&|| is_empty(temporary.path()));
+        assert!(is_empty(temporary.path()), "{signal}");
+    }
+    fs::write(&path, "file /etc/passwd = x").unwrap();
+    let output = bellpush(&dir.path().join("gone"), &["--machine", path.to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("no name of a file"), "{said}");
+}
+
+/// A result does not replace the text, or its base.
+#[test]
+fn a_text_is_not_written_over() {
+    let (temporary, dir) = (folder(), folder());
+    let (own, base) = (dir.path().join("own.machine"), dir.path().join("low.machine"));
+    fs::write(&base, "kernel 6.8.0\n").unwrap();
+    fs::write(&own, "base low\n").unwrap();
+    let before = fs::read_to_string(&own).unwrap() + &fs::read_to_string(&base).unwrap();
+    std::os::unix::fs::symlink(&own, dir.path().join("other")).unwrap();
+    for to in ["own.machine", "low.machine", "other"] {
+        let to = dir.path().join(to);
+        let args = ["--machine", own.to_str().unwrap(), "--json", to.to_str().unwrap()];
+        let output = bellpush(temporary.path(), &args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains("would replace"), "{said}");
+        let after = fs::read_to_string(&own).unwrap() + &fs::read_to_string(&base).unwrap();
+        assert!(before == after && is_empty(temporary.path()));
+    }
+    // Nor is a topology.
+    let file = dir.path().join("two-sockets.toml");
+    let topo = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        command.arg("topo").args(args).output().unwrap()
+    };
+    let file = file.to_str().unwrap();
+    assert!(topo(&["two-sockets", "--no-predict", "--save", file]).status.success());
+    let before = fs::read(file).unwrap();
+    for to in ["--json", "--svg", "--html"] {
+        assert_eq!(topo(&[file, "--no-predict", to, file]).status.code(), Some(2), "{to}");
+        assert_eq!(fs::read(file).unwrap(), before, "{to}");
+    }
 }
 
 proptest::proptest! {

@@ -257,6 +257,9 @@ pub fn run_to(
         ("--save", &args.save),
     ];
     let taken = values::check_places(&places)?;
+    let named = args.topology.as_ref().map(PathBuf::from);
+    let inputs = args.from.iter().chain(&args.nvidia_smi).chain(&args.measured).chain(&named);
+    values::keep_inputs(inputs, &places)?;
     let source = Source::read(args)?;
     let mut topology = source.topology(args)?;
     let is_given = matches!(source, Source::Given(_));

@@ -136,6 +136,23 @@ pub fn check_places(places: &[(&str, &Option<PathBuf>)]) -> Result<bool, CliErro
     }
 }
 
+/// Refuses to write over a file that is read.
+pub fn keep_inputs<'a>(
+    inputs: impl IntoIterator<Item = &'a PathBuf>,
+    places: &[(&str, &Option<PathBuf>)],
+) -> Result<(), CliError> {
+    let inputs: Vec<_> = inputs.into_iter().filter_map(|path| path.canonicalize().ok()).collect();
+    for (name, place) in places {
+        let Some(place) = place.as_ref().filter(|p| p.as_os_str() != "-") else { continue };
+        // A file that is not there yet has no other name.
+        if place.canonicalize().is_ok_and(|there| inputs.contains(&there)) {
+            let what = format!("{name} {}: it would replace a file that is read", place.display());
+            return Err(CliError::new(what, "name another file"));
+        }
+    }
+    Ok(())
+}
+
 /// Writes a file, or to `out` for `-`. A closed pipe is no error.
 pub fn put(path: &Path, text: &str, out: &mut dyn Write) -> Result<(), CliError> {
     let done = if path.as_os_str() == "-" {

@@ -68,7 +68,7 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let limit = args.fail_above.as_deref().map(percent).transpose()?;
     let places = [("--json", &args.json), ("--csv", &args.csv), ("--svg", &args.svg)];
     let quiet = values::check_places(&places)?;
-    keep_inputs(args, &places)?;
+    values::keep_inputs(args.before.iter().chain(&args.after), &places)?;
     let (before, after) = (read(&args.before)?, read(&args.after)?);
     let all = compared(before, after)?;
     let mut out = std::io::stdout().lock();
@@ -107,20 +107,6 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
         eprintln!("bellpush: {failed} worse, {missing} missing, {unverified} not verified");
     }
     Ok(if bad { ExitCode::from(WORSE) } else { ExitCode::SUCCESS })
-}
-
-/// Refuses to write over a file that is compared.
-fn keep_inputs(args: &CompareArgs, places: &[(&str, &Option<PathBuf>)]) -> Result<(), CliError> {
-    let inputs = || args.before.iter().chain(&args.after).filter_map(|p| p.canonicalize().ok());
-    for (name, place) in places {
-        let Some(place) = place.as_ref().filter(|p| p.as_os_str() != "-") else { continue };
-        // A file that is not there yet has no other name.
-        if place.canonicalize().is_ok_and(|there| inputs().any(|input| input == there)) {
-            let what = format!("{name} {}: it is one of the files to compare", place.display());
-            return Err(CliError::new(what, "name another file"));
-        }
-    }
-    Ok(())
 }
 
 fn percent(text: &str) -> Result<f64, CliError> {

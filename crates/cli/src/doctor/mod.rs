@@ -69,7 +69,7 @@ pub struct DoctorArgs {
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
-    let (status, text) = told(args)?;
+    let (status, text) = examine_and_tell(args, true)?;
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -80,12 +80,23 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The exit status, and what is printed.
+#[allow(
+    dead_code,
+    reason = "the tests look at it; they are not this program, which is its own guard"
+)]
 pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
-    let taken = values::check_places(&[("--json", &args.json)])?;
+    examine_and_tell(args, false)
+}
+
+fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), CliError> {
+    let places = [("--json", &args.json)];
+    let taken = values::check_places(&places)?;
     let begun = Instant::now();
     let into = args.record.clone();
     let given = args.machine.as_deref();
-    let unpacked = given.filter(|path| !path.is_dir()).map(unpacked).transpose()?;
+    let text = given.filter(|path| !path.is_dir());
+    let unpacked = text.map(|path| unpacked(path, guarded)).transpose()?;
+    values::keep_inputs(unpacked.iter().flat_map(|unpacked| &unpacked.inputs), &places)?;
     let root = unpacked.as_ref().map_or(given, |unpacked| Some(unpacked.root.as_path()));
     let (machine, mut findings, files) = examined(root, into)?;
     if let (Some(dir), Some(files)) = (&args.record, files) {
@@ -162,10 +173,10 @@ fn examined(recorded: Option<&Path>, into: Option<PathBuf>) -> Result<Examined, 
 }
 
 /// A machine of which a text was given.
-fn unpacked(path: &Path) -> Result<Unpacked, CliError> {
+fn unpacked(path: &Path, guarded: bool) -> Result<Unpacked, CliError> {
     let remedy =
         "name a directory with sys/ and proc/ of a machine, or a text as docs/doctor.md has it";
-    Unpacked::new(path).map_err(|e| CliError::new(printable(&e), remedy))
+    Unpacked::new(path, guarded).map_err(|e| CliError::new(printable(&e), remedy))
 }
 
 /// The root of a machine.

@@ -52,11 +52,11 @@ pub fn from_sysfs(root: &Path, socket_gb_per_s: f64) -> Result<Topology, SysfsEr
 /// Reads every PCI function below `root`, which is `/sys` on a real machine or a copy of it.
 pub fn capture_sysfs(root: &Path) -> Result<Capture, SysfsError> {
     let mut capture = Capture::default();
-    let real = fs::canonicalize(root).ok();
-    for dir in device_dirs(root)? {
+    let real = &fs::canonicalize(root).unwrap_or(root.to_owned());
+    for dir in device_dirs(root, real)? {
         let place = fs::canonicalize(&dir).unwrap_or(dir);
-        // An absolute link of a copy leads to a device of the running machine.
-        if real.as_ref().is_some_and(|real| place.is_absolute() && !place.starts_with(real)) {
+        // A link of a copy may lead to a device of the running machine.
+        if place.is_absolute() && !place.starts_with(real) {
             continue;
         }
         if let Some(address) = address_of(&place) {
@@ -68,20 +68,37 @@ pub fn capture_sysfs(root: &Path) -> Result<Capture, SysfsError> {
             above(&mut capture, &place, address);
         }
     }
-    numa(root, &mut capture);
+    numa(real, &mut capture);
     Ok(capture)
 }
 
+/// Where a path leads to, links followed, if that is below `real`.
+fn inside(real: &Path, path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok().filter(|path| path.starts_with(real))
+}
+
+/// What is in a folder below `real`.
+fn entries_inside(real: &Path, dir: &Path) -> Vec<PathBuf> {
+    inside(real, dir).and_then(|dir| entries(&dir).ok()).unwrap_or_default()
+}
+
 /// Folders of the functions: of `bus/pci/devices`, or else below `devices/pci*`.
-fn device_dirs(root: &Path) -> Result<Vec<PathBuf>, SysfsError> {
+fn device_dirs(root: &Path, real: &Path) -> Result<Vec<PathBuf>, SysfsError> {
     let dir = root.join("bus/pci/devices");
-    let error = match entries(&dir) {
+    let is_out = dir.exists() && inside(real, &dir).is_none();
+    let out = || io::Error::other("it leads out of the folder that was named");
+    let listed = if is_out {
+        Err(SysfsError::Io { path: dir.clone(), source: out() })
+    } else {
+        entries(&dir)
+    };
+    let error = match listed {
         Ok(all) if all.len() > MAX_FUNCTIONS => return Err(SysfsError::Many { path: dir }),
         Ok(all) => return Ok(all),
         Err(error) => error,
     };
-    let devices = entries(&root.join("devices")).unwrap_or_default();
-    let mut open: Vec<PathBuf> = devices.into_iter().filter(|d| is_host(d)).collect();
+    let hosts = entries_inside(real, &root.join("devices")).into_iter().filter(|d| is_host(d));
+    let mut open: Vec<PathBuf> = hosts.filter_map(|dir| inside(real, &dir)).collect();
     let mut found = Vec::new();
     while let Some(dir) = open.pop() {
         // A link may lead back up.
@@ -143,13 +160,13 @@ fn above(capture: &mut Capture, place: &Path, address: Address) {
     }
 }
 
-/// Content of a regular file, of which no sysfs has more than this: a copy may lead to anything, to
-/// a pipe that nobody writes or a device without end.
+/// Content of a regular file, of which no sysfs has more than this, and none by way of a link: a copy may lead to
+/// anything, to a pipe that nobody writes, a device without end or a file of another machine.
 fn content(dir: &Path, name: &str) -> Option<Vec<u8>> {
     const MAX_BYTES: u64 = 64 << 10;
     let path = dir.join(name);
     let mut bytes = Vec::new();
-    let is_file = fs::metadata(&path).is_ok_and(|m| m.is_file());
+    let is_file = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
     let file = is_file.then(|| fs::File::open(&path).ok()).flatten()?;
     file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
@@ -180,7 +197,7 @@ fn read_function(dir: &Path, address: Address) -> Function {
     let group = fs::read_link(dir.join("iommu_group")).ok();
     f.iommu_group = group.and_then(|group| name_of(&group).parse().ok());
     f.is_virtual = dir.join("physfn").is_symlink() || dir.join("physfn").exists();
-    let rdma = entries(&dir.join("infiniband")).unwrap_or_default();
+    let rdma = entries_inside(dir, &dir.join("infiniband"));
     f.rdma = rdma.iter().map(|path| name_of(path).to_owned()).min();
     let config = content(dir, "config").unwrap_or_default();
     // A conventional PCI function has 256 bytes, of which such a reader sees 64 as well.
@@ -204,10 +221,10 @@ fn read_function(dir: &Path, address: Address) -> Function {
 }
 
 /// NUMA nodes and the CPU package of each.
-fn numa(root: &Path, capture: &mut Capture) {
-    let nodes = entries(&root.join("devices/system/node")).unwrap_or_default();
+fn numa(real: &Path, capture: &mut Capture) {
+    let nodes = entries_inside(real, &real.join("devices/system/node"));
     let mut all = BTreeSet::new();
-    for dir in nodes {
+    for dir in nodes.iter().filter_map(|dir| inside(real, dir)) {
         let Some(node) = name_of(&dir).strip_prefix("node").and_then(|n| n.parse().ok()) else {
             continue;
         };
@@ -216,8 +233,9 @@ fn numa(root: &Path, capture: &mut Capture) {
         let cpus = text(&dir, "cpulist").unwrap_or_default();
         let first = cpus.split(['-', ',']).next().unwrap_or_default();
         let cpu: Option<u32> = first.parse().ok();
-        let topology = |n: u32| root.join(format!("devices/system/cpu/cpu{n}/topology"));
-        let package = cpu.and_then(|n| text(&topology(n), "physical_package_id"));
+        let topology = |n: u32| real.join(format!("devices/system/cpu/cpu{n}/topology"));
+        let place = cpu.and_then(|n| inside(real, &topology(n)));
+        let package = place.and_then(|dir| text(&dir, "physical_package_id"));
         if let Some(package) = package.and_then(|p| p.parse().ok()) {
             capture.packages.insert(node, package);
         }

@@ -69,3 +69,57 @@ fn redirection_is_bit_2_of_the_acs_control() {
     };
     assert_eq!((redirects(0b100), redirects(0b1111_1011)), (Some(true), Some(false)));
 }
+
+/// A copy of another machine has nothing of this one: a link out of it is none, whatever part of a path it is.
+#[test]
+fn a_copy_does_not_lead_out_of_its_root() {
+    use std::os::unix::fs::symlink;
+    let all = tempfile::tempdir().unwrap();
+    let (own, other) = (all.path().join("own"), all.path().join("other"));
+    let place = "devices/pci0000:00/0000:00:01.0";
+    for root in [&own, &other] {
+        for dir in [
+            place,
+            "devices/system/node/node0",
+            "devices/system/cpu/cpu3/topology",
+            "bus/pci/devices",
+        ] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        fs::write(root.join(place).join("vendor"), "0x15b3\n").unwrap();
+        fs::write(root.join("devices/system/node/node0/cpulist"), "3\n").unwrap();
+        fs::write(root.join("devices/system/cpu/cpu3/topology/physical_package_id"), "5\n")
+            .unwrap();
+        symlink(root.join(place), root.join("bus/pci/devices/0000:00:01.0")).unwrap();
+    }
+    fs::create_dir_all(other.join(place).join("infiniband/mlx5_0")).unwrap();
+    let capture = || capture_sysfs(&own);
+    let address: Address = "0000:00:01.0".parse().unwrap();
+    let first = capture().unwrap();
+    assert_eq!((first.numa_nodes, first.packages.get(&0)), (Some(1), Some(&5)));
+    let lead = |name: &str| {
+        let from = own.join(name);
+        let kept = own.join("kept");
+        fs::rename(&from, &kept).or_else(|_| fs::create_dir(&kept)).unwrap();
+        symlink(other.join(name), &from).unwrap();
+        let found = capture();
+        fs::remove_file(&from).unwrap();
+        fs::rename(&kept, &from).unwrap();
+        found
+    };
+    assert_eq!(lead(&format!("{place}/vendor")).unwrap().functions[&address].vendor, None);
+    assert_eq!(lead(&format!("{place}/infiniband")).unwrap().functions[&address].rdma, None);
+    for name in ["devices/system/node/node0", "devices/system/node", "devices/system"] {
+        assert_eq!(lead(name).unwrap().numa_nodes, None, "{name}");
+    }
+    for name in ["cpu3/topology/physical_package_id", "cpu3/topology", "cpu3"] {
+        let found = lead(&format!("devices/system/cpu/{name}")).unwrap();
+        assert!(found.packages.is_empty(), "{name}");
+    }
+    for name in ["bus/pci/devices", "bus/pci", "bus"] {
+        // The folders below `devices` say the same.
+        assert_eq!(lead(name).unwrap().functions.len(), 1, "{name}");
+    }
+    fs::remove_dir_all(own.join("bus")).unwrap();
+    assert!(lead("devices/pci0000:00").is_err() && lead("devices").is_err());
+}

@@ -2,40 +2,76 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Fields, Files, Links, Packed};
+use super::{Fields, MAX_FILES, MAX_TREE, Packed, Tree};
 
 /// Largest BAR: 16 TiB.
 const MAX_MIB: u64 = 1 << 24;
 
 impl Packed {
-    /// What all statements make.
-    pub(super) fn expanded(&self) -> Result<(Files, Links), String> {
-        let (mut files, mut links) = (Files::new(), self.links.clone());
+    /// What all statements make, as far as it is not too much.
+    pub(super) fn expanded(&self) -> Result<Tree, String> {
+        let mut tree = Tree::default();
+        for (name, target) in &self.links {
+            tree.link(name.clone(), target.clone());
+        }
         for (address, own) in &self.pci {
             let place =
                 self.places.get(address).ok_or_else(|| format!("pci {address}: no place"))?;
-            function(address, place, own, &mut files, &mut links)
+            function(address, place, own, &mut tree)
                 .map_err(|what| format!("pci {address}: {what}"))?;
+            tree.fits()?;
         }
         for (number, (name, own)) in self.rdma.iter().enumerate() {
-            device(number, name, own, &mut files);
+            device(number, name, own, &mut tree);
+            tree.fits()?;
         }
         for (name, own) in &self.ports {
             let (device, number) =
                 name.split_once(':').ok_or_else(|| format!("port {name}: no number"))?;
-            port(&format!("sys/class/infiniband/{device}/ports/{number}"), own, &mut files)
+            port(&format!("sys/class/infiniband/{device}/ports/{number}"), own, &mut tree)
                 .map_err(|what| format!("port {name}: {what}"))?;
+            tree.fits()?;
         }
         for (name, own) in &self.nets {
-            net(&format!("sys/class/net/{name}"), own, &mut files);
+            net(&format!("sys/class/net/{name}"), own, &mut tree);
+            tree.fits()?;
         }
         // What `file` says goes before what others make of it.
-        let own = self.files.iter();
-        files.extend(own.map(|(path, text)| (path.clone(), text.clone().into_bytes())));
-        if !self.env.is_empty() {
-            files.insert("env".into(), self.env.join("\n").into_bytes());
+        for (path, text) in &self.files {
+            tree.file(path.clone(), text.as_bytes());
         }
-        Ok((files, links))
+        if !self.env.is_empty() {
+            tree.file("env".into(), self.env.join("\n").as_bytes());
+        }
+        tree.fits().map(|()| tree)
+    }
+}
+
+impl Tree {
+    /// Adds a file. Beyond what fits, nothing is added any more.
+    fn file(&mut self, path: String, content: &[u8]) {
+        self.bytes += path.len() + content.len();
+        if self.fits().is_ok() {
+            self.files.insert(path, content.into());
+        }
+    }
+
+    fn link(&mut self, path: String, target: String) {
+        self.bytes += path.len() + target.len();
+        if self.fits().is_ok() {
+            self.links.insert(path, target);
+        }
+    }
+
+    /// Whether there is room for it, and one file more.
+    fn fits(&self) -> Result<(), String> {
+        if self.files.len() + self.links.len() > MAX_FILES {
+            return Err(format!("more than {MAX_FILES} files"));
+        }
+        match self.bytes {
+            0..=MAX_TREE => Ok(()),
+            _ => Err(format!("more than {MAX_TREE} B of files and their names")),
+        }
     }
 }
 
@@ -95,18 +131,12 @@ fn config(own: &Fields) -> Result<Vec<u8>, String> {
     Ok(config)
 }
 
-fn function(
-    address: &str,
-    place: &str,
-    own: &Fields,
-    files: &mut Files,
-    links: &mut Links,
-) -> Result<(), String> {
+fn function(address: &str, place: &str, own: &Fields, tree: &mut Tree) -> Result<(), String> {
     let dir = format!("sys/devices/{place}");
-    files.insert(format!("{dir}/config"), config(own)?);
+    tree.file(format!("{dir}/config"), &config(own)?);
     for (key, value) in own {
         let mut file = |name: &str, text: String| {
-            files.insert(format!("{dir}/{name}"), (text + "\n").into_bytes());
+            tree.file(format!("{dir}/{name}"), (text + "\n").as_bytes());
         };
         match key.as_str() {
             "class" | "vendor" | "device" | "numa_node" | "max_link_speed" | "max_link_width"
@@ -126,25 +156,22 @@ fn function(
                 file("resource", resource(mib, own.get("bar0").is_some_and(|bits| bits == "64")));
             }
             "physfn" => {
-                links.insert(format!("{dir}/physfn"), format!("../{value}"));
+                tree.link(format!("{dir}/physfn"), format!("../{value}"));
             }
             "driver" => {
-                links.insert(format!("{dir}/driver"), format!("../drivers/{value}"));
+                tree.link(format!("{dir}/driver"), format!("../drivers/{value}"));
             }
             "group" => {
                 let (group, kind) = value.split_once(':').ok_or("group: no type")?;
                 let folder = format!("sys/kernel/iommu_groups/{group}");
-                files.insert(format!("{folder}/type"), format!("{kind}\n").into_bytes());
+                tree.file(format!("{folder}/type"), format!("{kind}\n").as_bytes());
                 let up = "../".repeat(place.matches('/').count() + 2);
-                links.insert(
-                    format!("{dir}/iommu_group"),
-                    format!("{up}kernel/iommu_groups/{group}"),
-                );
+                tree.link(format!("{dir}/iommu_group"), format!("{up}kernel/iommu_groups/{group}"));
             }
             _ => {}
         }
     }
-    links.insert(format!("sys/bus/pci/devices/{address}"), format!("../../../devices/{place}"));
+    tree.link(format!("sys/bus/pci/devices/{address}"), format!("../../../devices/{place}"));
     Ok(())
 }
 
@@ -169,10 +196,9 @@ fn resource(mib: u64, is_wide: bool) -> String {
     lines.join("\n")
 }
 
-fn device(number: usize, name: &str, own: &Fields, files: &mut Files) {
+fn device(number: usize, name: &str, own: &Fields, tree: &mut Tree) {
     let dir = format!("sys/class/infiniband/{name}");
-    let mut file =
-        |path: String, text: &str| drop(files.insert(path, format!("{text}\n").into_bytes()));
+    let mut file = |path: String, text: &str| tree.file(path, format!("{text}\n").as_bytes());
     for (key, target) in [("fw", "fw_ver"), ("board", "board_id")] {
         if let Some(value) = own.get(key) {
             file(format!("{dir}/{target}"), value);
@@ -187,9 +213,8 @@ fn device(number: usize, name: &str, own: &Fields, files: &mut Files) {
     file(format!("dev/infiniband/uverbs{number}"), "");
 }
 
-fn port(dir: &str, own: &Fields, files: &mut Files) -> Result<(), String> {
-    let mut file =
-        |path: String, text: &str| drop(files.insert(path, format!("{text}\n").into_bytes()));
+fn port(dir: &str, own: &Fields, tree: &mut Tree) -> Result<(), String> {
+    let mut file = |path: String, text: &str| tree.file(path, format!("{text}\n").as_bytes());
     for (key, value) in own {
         match key.as_str() {
             "state" | "phys_state" => {
@@ -221,9 +246,8 @@ fn port(dir: &str, own: &Fields, files: &mut Files) -> Result<(), String> {
     Ok(())
 }
 
-fn net(dir: &str, own: &Fields, files: &mut Files) {
-    let mut file =
-        |path: String, text: &str| drop(files.insert(path, format!("{text}\n").into_bytes()));
+fn net(dir: &str, own: &Fields, tree: &mut Tree) {
+    let mut file = |path: String, text: &str| tree.file(path, format!("{text}\n").as_bytes());
     for (key, value) in own {
         match key.as_str() {
             "mtu" => file(format!("{dir}/mtu"), value),

@@ -10,6 +10,7 @@ mod files;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
+use std::ops::Bound;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::{env, process};
@@ -17,20 +18,38 @@ use std::{env, process};
 use bellpush_cli::input;
 
 use super::read::{MAX_BYTES, short};
+use crate::guard::Guard;
 
 /// Most machines that are each the base of the next.
 const MAX_BASES: usize = 8;
 /// Most PCI functions, each of which has a configuration space.
 const MAX_FUNCTIONS: usize = 4096;
+/// Most statements, and fields of statements.
+const MAX_FIELDS: usize = 1 << 16;
+/// Most prefixes of files to leave out.
+const MAX_DROPPED: usize = 1024;
 /// Most files and links.
-const MAX_FILES: usize = 1 << 16;
-/// Longest name of a file in a machine, with its folders.
+const MAX_FILES: usize = 1 << 14;
+/// Most bytes of files and names.
+const MAX_TREE: usize = 64 << 20;
+/// Longest name of a file in a machine, with its folders, and longest field of a statement.
 const MAX_NAME: usize = 1024;
+/// Most folders above a file.
+const MAX_FOLDERS: usize = 64;
 
 type Fields = BTreeMap<String, String>;
 /// Contents, and what links name, by the name below the folder.
 type Files = BTreeMap<String, Vec<u8>>;
 type Links = BTreeMap<String, String>;
+
+/// What statements stand for.
+#[derive(Debug, Default)]
+struct Tree {
+    files: Files,
+    links: Links,
+    /// Of all that was ever added.
+    bytes: usize,
+}
 
 /// A machine as its text says it.
 #[derive(Debug, Default, Clone)]
@@ -46,7 +65,11 @@ pub struct Packed {
     /// Where its base is looked for, and how many are below it.
     folder: PathBuf,
     depth: usize,
+    /// The texts that were read.
+    inputs: Vec<PathBuf>,
     statements: usize,
+    /// Statements, and fields of statements.
+    fields: usize,
     files: BTreeMap<String, String>,
     links: BTreeMap<String, String>,
     /// Path below /sys/devices, by address.
@@ -96,6 +119,7 @@ impl Packed {
     }
 
     fn add(&mut self, path: &Path) -> Result<(), String> {
+        self.inputs.push(path.to_owned());
         let at = path.display();
         let bytes = input::read(path, MAX_BYTES).map_err(|e| format!("{at}: {e}"))?;
         let all = String::from_utf8(bytes)
@@ -126,6 +150,16 @@ impl Packed {
         let halves =
             |by: &str| rest.split_once(by).ok_or_else(|| format!("{word}: no {by:?} in it"));
         self.statements += 1;
+        self.fields += 1;
+        if ["pci", "rdma", "port", "net", "dev"].contains(&word) {
+            self.fields += words.clone().count();
+            if words.clone().any(|word| word.len() > MAX_NAME) {
+                return Err(format!("{word}: a field longer than {MAX_NAME} B"));
+            }
+        }
+        if self.fields > MAX_FIELDS {
+            return Err(format!("more than {MAX_FIELDS} statements and fields"));
+        }
         match word {
             "what" => self.what = rest.into(),
             "source" => self.source = rest.into(),
@@ -143,6 +177,9 @@ impl Packed {
             "link" => {
                 let (path, target) = halves(" -> ")?;
                 self.links.insert(path.into(), target.into());
+            }
+            "drop" if self.dropped.len() == MAX_DROPPED => {
+                return Err(format!("drop: more than {MAX_DROPPED}"));
             }
             "drop" => self.dropped.push(rest.into()),
             "env" => self.env.push(rest.into()),
@@ -254,38 +291,17 @@ impl Packed {
     ///
     /// # Errors
     /// What cannot be written, or must not.
+    #[allow(dead_code, reason = "the tests make folders")]
     pub fn write(&self, root: &Path) -> Result<(), String> {
-        let (files, links) = self.tree()?;
-        let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-        let place = |name: &str| {
-            let path = root.join(name);
-            let folder = path.parent().unwrap_or(root);
-            fs::create_dir_all(folder).map_err(|e| failed(folder, e)).map(|()| path.clone())
-        };
-        for name in ["proc/-", "sys/-"] {
-            place(name)?;
-        }
-        for (name, content) in &files {
-            let path = place(name)?;
-            let written = File::create_new(&path).and_then(|mut file| file.write_all(content));
-            written.map_err(|e| failed(&path, e))?;
-        }
-        // Behind the files: none is written by way of a link.
-        for (name, target) in &links {
-            let path = place(name)?;
-            symlink(target, &path).map_err(|e| failed(&path, e))?;
-        }
-        Ok(())
+        self.tree()?.write(root)
     }
 
     /// Its files and links, all of them in the folder.
-    fn tree(&self) -> Result<(Files, Links), String> {
-        let (mut files, mut links) = self.expanded()?;
-        let is_kept = |name: &String| !self.dropped.iter().any(|d| name.starts_with(d.as_str()));
-        files.retain(|name, _| is_kept(name));
-        links.retain(|name, _| is_kept(name));
-        if files.len() + links.len() > MAX_FILES {
-            return Err(format!("more than {MAX_FILES} files"));
+    fn tree(&self) -> Result<Tree, String> {
+        let Tree { mut files, mut links, bytes } = self.expanded()?;
+        for start in &self.dropped {
+            leave_out(&mut files, start);
+            leave_out(&mut links, start);
         }
         let is_there = |name: &str| files.contains_key(name) || links.contains_key(name);
         for name in files.keys().chain(links.keys()) {
@@ -308,31 +324,72 @@ impl Packed {
                 return Err(format!("link {name} -> {target}: it leads out of the machine"));
             }
         }
-        Ok((files, links))
+        Ok(Tree { files, links, bytes })
+    }
+}
+
+/// Removes what begins so.
+fn leave_out<T>(from: &mut BTreeMap<String, T>, start: &str) {
+    let all = from.range::<str, _>((Bound::Included(start), Bound::Unbounded));
+    let names = all.map(|(name, _)| name).take_while(|name| name.starts_with(start));
+    for name in names.cloned().collect::<Vec<_>>() {
+        from.remove(&name);
+    }
+}
+
+impl Tree {
+    fn write(&self, root: &Path) -> Result<(), String> {
+        let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+        let place = |name: &str| {
+            let path = root.join(name);
+            let folder = path.parent().unwrap_or(root);
+            fs::create_dir_all(folder).map_err(|e| failed(folder, e)).map(|()| path.clone())
+        };
+        for name in ["proc/-", "sys/-"] {
+            place(name)?;
+        }
+        for (name, content) in &self.files {
+            let path = place(name)?;
+            let written = File::create_new(&path).and_then(|mut file| file.write_all(content));
+            written.map_err(|e| failed(&path, e))?;
+        }
+        // Behind the files: none is written by way of a link.
+        for (name, target) in &self.links {
+            let path = place(name)?;
+            symlink(target, &path).map_err(|e| failed(&path, e))?;
+        }
+        Ok(())
     }
 }
 
 /// Whether it is a name below a folder, and that of one file alone.
 fn is_inside(name: &str) -> bool {
     let mut parts = name.split('/');
+    let is_deep = name.matches('/').count() > MAX_FOLDERS;
     let is_plain =
         |part: &str| !part.is_empty() && part != "." && part != ".." && part.len() <= 255;
-    name.len() <= MAX_NAME && !name.contains('\0') && parts.all(is_plain)
+    name.len() <= MAX_NAME && !is_deep && !name.contains('\0') && parts.all(is_plain)
 }
 
-/// Whether a link leads to a place below the same folder.
+/// Whether a link leads to a place below the same folder, by itself and by way of others.
+///
+/// It goes up at its begin alone, where its own folders are, none of which is a link. Behind a name, which may be a
+/// link, `..` would be above wherever that leads.
 fn stays(name: &str, target: &str) -> bool {
-    let mut depth = name.matches('/').count() as i64;
+    let mut depth = Some(name.matches('/').count());
     let is_short = !target.is_empty() && target.len() <= MAX_NAME && !target.contains('\0');
     is_short
         && Path::new(target).components().all(|part| {
             match part {
-                Component::Normal(_) => depth += 1,
-                Component::ParentDir => depth -= 1,
+                Component::Normal(_) => depth = None,
+                Component::ParentDir => match depth {
+                    Some(1..) => depth = depth.map(|depth| depth - 1),
+                    _ => return false,
+                },
                 Component::CurDir => {}
                 _ => return false,
             }
-            depth >= 0
+            true
         })
 }
 
@@ -342,15 +399,21 @@ pub struct Unpacked {
     pub root: PathBuf,
     /// What the machine is.
     pub what: String,
+    /// The texts that say it.
+    pub inputs: Vec<PathBuf>,
+    /// Removes the folder where this process cannot.
+    _guard: Option<Guard>,
 }
 
 impl Unpacked {
-    /// Reads a text, and writes its files.
+    /// Reads a text, and writes its files. With a guard nothing stays of them if this process is killed.
     ///
     /// # Errors
     /// One line for what is none, or where there is no room for it.
-    pub fn new(path: &Path) -> Result<Self, String> {
+    pub fn new(path: &Path, guarded: bool) -> Result<Self, String> {
         let packed = Packed::read(path)?;
+        let wrong = |what| format!("{}: {what}", path.display());
+        let tree = packed.tree().map_err(wrong)?;
         let within = env::temp_dir();
         for nth in 0.. {
             let root = within.join(format!("bellpush-doctor-{}-{nth}", process::id()));
@@ -358,9 +421,13 @@ impl Unpacked {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists && nth < 1000 => {}
                 Err(e) => return Err(format!("{}: {e}", root.display())),
                 Ok(()) => {
-                    let own = Self { root, what: packed.what.clone() };
-                    let wrong = |what| format!("{}: {what}", path.display());
-                    packed.write(&own.root).map_err(wrong)?;
+                    let (what, inputs) = (packed.what, packed.inputs);
+                    let mut own = Self { root, what, inputs, _guard: None };
+                    if guarded {
+                        let guard = Guard::start(&own.root);
+                        own._guard = Some(guard.map_err(|e| format!("no guard: {e}"))?);
+                    }
+                    tree.write(&own.root).map_err(wrong)?;
                     return Ok(own);
                 }
             }
