@@ -7,7 +7,8 @@ fn side(rows: Value) -> Read {
     own.add(&rows, 5).unwrap();
     let (command, machine) = ("bench".into(), "m".into());
     let names = vec!["one.json".to_owned()];
-    Read { names, command, machine, exact: false, mixed: false, asked: BTreeSet::new(), rows: own }
+    let (asked, on_host) = (BTreeSet::new(), false);
+    Read { names, command, machine, exact: false, mixed: false, asked, on_host, rows: own }
 }
 
 fn row(size: u64, ns: f64, rate: f64) -> Value {
