@@ -583,18 +583,3 @@ fn topo_reports_a_bad_file_with_its_line() {
     let error = topo(&[file.to_str().unwrap()]).unwrap_err();
     assert!(error.contains("line 5: g: unknown device \"rc\""), "{error}");
 }
-
-/// What has no end is not read to it.
-#[test]
-fn files_without_end_are_refused() {
-    for args in [&["--from", "/dev/zero"][..], &["--nvidia-smi", "/dev/zero"], &["/dev/zero"]] {
-        let refused = topo(args).unwrap_err();
-        assert!(refused.contains("/dev/zero: not a regular file; `-` reads"), "{refused}");
-    }
-    // A named pipe that nobody writes.
-    let dir = tempfile::tempdir().unwrap();
-    let pipe = dir.path().join("pipe");
-    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let refused = topo(&["--from", pipe.to_str().unwrap()]).unwrap_err();
-    assert!(refused.contains("a pipe that nobody writes; `-` reads standard input"), "{refused}");
-}
