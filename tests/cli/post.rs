@@ -54,7 +54,7 @@ fn every_row_is_verified_and_has_its_floor() {
 fn rows_are_chosen_by_words() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("post.json");
-    let args = ["--runs", "1", "--only", "exclusive warp hhh,strict ggh", "--json"];
+    let args = ["--runs", "1", "--only", "exclusive warp hhh,exclusive strict ggh", "--json"];
     let output = post(&[&args[..], &[file.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let json: serde_json::Value =
