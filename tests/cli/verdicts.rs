@@ -177,6 +177,79 @@ fn what_no_pair_can_is_said_of_all() {
     assert!(by.contains(&"pcie-link".into()) && by.contains(&"rdma-port".into()), "{by:?}");
 }
 
+/// Findings that each leave another device, and together none: the status is that of what is prevented.
+#[test]
+fn what_is_left_of_no_pair_is_prevented() {
+    for changes in [
+        &["port mlx5_0:1 state=DOWN phys_state=Disabled", "drop dev/infiniband/uverbs1"],
+        &[
+            "drop proc/driver/nvidia/gpus/0000:9b",
+            "pci 0000:9b:00.0 driver=vfio-pci",
+            "pci 0000:19:00.0 dead=1",
+        ][..],
+    ] {
+        let dir = machine("ib-switches", changes);
+        let (status, text) = on(dir.path(), &[]);
+        let report = json(dir.path());
+        assert!(possible(&report).values().all(|can| can.join(" ") == "tcp"), "{text}");
+        assert_eq!((status, &report["status"]), (3, &3.into()), "{text}");
+        let line = text.lines().find(|line| line.starts_with("  findings")).unwrap();
+        assert!(line.contains("0 prevent something by itself, all together"), "{text}");
+    }
+}
+
+/// What is wrong with one device is said of no pair without it.
+#[test]
+fn no_pair_is_blamed_for_anothers_device() {
+    let peermem = "nvidia closed 535.54.15 PeerMappingOverride=1;";
+    let dma = |address: &str| format!("pci {address} group=20:DMA");
+    let pull = |report: &Value, nth: [&str; 2]| {
+        let all = report["verdicts"].as_array().unwrap();
+        let is_its = |v: &&Value| {
+            v["pairs"].as_array().unwrap().iter().any(|p| [&p["gpu"], &p["nic"]] == nth)
+        };
+        let own = all.iter().find(is_its).unwrap_or_else(|| panic!("{nth:?}: {all:?}"));
+        let pull = own["paths"].as_array().unwrap().iter().find(|p| p["path"] == "pull/kernel");
+        pull.unwrap()["prevented_by"].clone()
+    };
+    let gpus = ["0000:19:00.0", "0000:9b:00.0"];
+    // Of one card's domain alone, of one GPU's, and of all.
+    let translated = |changes: &[&str]| {
+        let dir = machine("ib-switches", &[&[peermem], changes].concat());
+        (on(dir.path(), &[]).0, json(dir.path()))
+    };
+    let (status, report) = translated(&[&dma("0000:9a:00.0")]);
+    assert_eq!(status, 1);
+    for gpu in gpus {
+        assert_eq!(pull(&report, [gpu, "mlx5_0"]), serde_json::json!([]));
+        assert_eq!(pull(&report, [gpu, "mlx5_1"]), serde_json::json!(["iommu"]));
+    }
+    let (status, report) = translated(&[&dma(gpus[1])]);
+    assert_eq!((status, pull(&report, [gpus[0], "mlx5_1"])), (1, serde_json::json!([])));
+    assert_eq!(pull(&report, [gpus[1], "mlx5_0"]), serde_json::json!(["iommu"]));
+    let all = ["0000:18:00.0", "0000:9a:00.0"].map(dma);
+    let (status, report) = translated(&[&all[0], &all[1]]);
+    assert_eq!((status, pull(&report, [gpus[0], "mlx5_0"])), (3, serde_json::json!(["iommu"])));
+    // An InfiniBand port that is down needs no GID of RoCE, and an H100 that is lost is no GeForce.
+    let report = json(
+        machine(
+            "ib-switches",
+            &[
+                "port mlx5_0:1 state=INIT",
+                "port mlx5_1:1 link_layer=Ethernet netdev=eno1 gid0=v1,fe80::1",
+            ],
+        )
+        .path(),
+    );
+    assert_eq!(pull(&report, [gpus[0], "mlx5_0"]), serde_json::json!(["rdma-port"]));
+    assert_eq!(pull(&report, [gpus[0], "mlx5_1"]), serde_json::json!(["roce-gid"]));
+    let lost = ["gpu 0000:19:00.0 NVIDIA GeForce RTX 3090", "drop proc/driver/nvidia/gpus/0000:9b"];
+    let report = json(machine("ib-switches", &lost).path());
+    assert_eq!(pull(&report, [gpus[0], "mlx5_0"]), serde_json::json!(["gpu-memory"]));
+    let by = pull(&report, [gpus[1], "mlx5_0"]);
+    assert!(!by.as_array().unwrap().contains(&"gpu-memory".into()), "{by}");
+}
+
 /// A device that no pair can use is in no line of what is as it should be, and a check's line there says of which devices
 /// it is, where the check finds fault with others.
 #[test]

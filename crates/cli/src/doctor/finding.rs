@@ -141,10 +141,15 @@ impl Finding {
         self
     }
 
-    /// An RDMA device that cannot be used, by any GPU.
-    pub fn lacks_nic(mut self, nic: &str) -> Self {
-        self.lacks.push(Lack { need: Need::Nic, gpu: None, nic: Some(nic.to_owned()) });
+    /// What an RDMA device lacks, beside any GPU.
+    pub fn lacks_of_nic(mut self, need: Need, nic: &str) -> Self {
+        self.lacks.push(Lack { need, gpu: None, nic: Some(nic.to_owned()) });
         self
+    }
+
+    /// An RDMA device that cannot be used, by any GPU.
+    pub fn lacks_nic(self, nic: &str) -> Self {
+        self.lacks_of_nic(Need::Nic, nic)
     }
 
     /// What a GPU and an RDMA device lack together.

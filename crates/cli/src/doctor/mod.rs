@@ -117,7 +117,7 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
         false => None,
     };
     findings.extend(measured.iter().flat_map(|m| m.findings(&args.nic)).map(in_one_line));
-    let status = verdict::status(&findings);
+    let status = verdict::status(&machine, &findings);
     let name = given.map_or("this machine".to_owned(), |path| path.display().to_string());
     let what = unpacked.as_ref().map_or_else(String::new, |unpacked| read::short(&unpacked.what));
     let (fix, wants_json) = (args.fix, args.json.is_some());

@@ -10,7 +10,7 @@ use super::live::Measured;
 use super::machine::{Machine, RANKED};
 use super::read::short;
 use super::right::{Right, broken};
-use super::verdict::{PathVerdict, Verdicts, status};
+use super::verdict::{PathVerdict, Verdicts, is_left_nothing, status};
 
 /// Version of the JSON: one more where a key changes its meaning or goes.
 const VERSION: u32 = 2;
@@ -196,11 +196,15 @@ impl Report<'_> {
         let count = |s| self.of(s).count();
         let (p, w) = (count(Severity::Prevents), count(Severity::Warning));
         let (u, fine) = (count(Severity::Unseen), right.count());
-        wrapped(
-            out,
-            "findings",
-            &format!("{p} prevent something, {w} warnings, {u} not to be seen, {fine} fine"),
+        // Each of them leaves another device, and no device is left.
+        let together = match p == 0 && is_left_nothing(&verdicts) {
+            true => " by itself, all together every path on a card",
+            false => "",
+        };
+        let text = format!(
+            "{p} prevent something{together}, {w} warnings, {u} not to be seen, {fine} fine"
         );
+        wrapped(out, "findings", &text);
     }
 
     fn placement(&self, out: &mut String) {
@@ -293,7 +297,7 @@ impl Report<'_> {
             "meta": {
                 "command": "doctor", "version": VERSION, "machine": self.name, "live": m.live,
             },
-            "status": status(self.findings),
+            "status": status(self.machine, self.findings),
             "paths_on_a_card": of_paths(&verdicts.best()),
             "verdicts": groups.collect::<Vec<_>>(),
             "kernels": verdicts.has_gpu().map(|has| if has { "gpu" } else { "cpu" }),

@@ -156,7 +156,9 @@ impl Verdicts {
         }
         for lack in &finding.lacks {
             for (g, gpu) in self.gpus.iter().enumerate() {
-                if lack.gpu.is_some() && lack.gpu != *gpu {
+                // Where no GPU is shown, what is prevented at all counts.
+                let is_hidden = gpu.is_none() && finding.prevents.contains(&lack.need);
+                if lack.gpu.is_some() && lack.gpu != *gpu && !is_hidden {
                     continue;
                 }
                 for (n, nic) in self.nics.iter().enumerate() {
@@ -246,10 +248,16 @@ pub fn label(m: &Machine, gpu: Address) -> String {
     m.gpu_name(gpu).split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// The worst of the findings, and the exit status that it means.
-pub fn status(findings: &[Finding]) -> u8 {
+/// Whether no pair of a GPU and a card has a path but tcp: by one finding, or by several that each leave another device.
+pub fn is_left_nothing(verdicts: &Verdicts) -> bool {
+    verdicts.best().iter().all(|v| v.path == Path::TCP || v.is_possible() == Some(false))
+}
+
+/// The exit status, by the worst of the findings and by what they leave together.
+pub fn status(m: &Machine, findings: &[Finding]) -> u8 {
     match findings.iter().map(|f| f.severity).max() {
         Some(Severity::Prevents) => PREVENTED,
+        _ if is_left_nothing(&Verdicts::of(m, findings)) => PREVENTED,
         Some(Severity::Warning) => WARNED,
         _ => 0,
     }

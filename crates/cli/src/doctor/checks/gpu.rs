@@ -275,7 +275,9 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
             .fix("use paths push and staged, with destinations in host memory")
     };
     if let Some((_, model)) = consumer.first().filter(|_| others.is_empty()) {
-        return vec![refused(Finding::prevents(&[Need::GpuMemory], short(model)))];
+        let finding = refused(Finding::prevents(&[Need::GpuMemory], short(model)));
+        let lacks = |f: Finding, gpu: &&(Address, String)| f.lacks_of_gpu(Need::GpuMemory, gpu.0);
+        return vec![consumer.iter().fold(finding, lacks)];
     }
     let mut all: Vec<Finding> = consumer
         .iter()

@@ -28,12 +28,21 @@ const TYPE: &str = "cat /sys/bus/pci/devices/ADDRESS/iommu_group/type: identity 
 
 pub fn iommu(m: &Machine) -> Vec<Finding> {
     let Some((_, gpus, nics)) = both(m) else { return Vec::new() };
-    let all: Vec<Address> = gpus.into_iter().chain(nics).collect();
+    let all: Vec<Address> = gpus.iter().chain(&nics).copied().collect();
     let kinds: BTreeSet<String> = all.iter().filter_map(|&a| m.pci.more(a).domain).collect();
     let translating = kinds.iter().find(|k| k.starts_with("DMA"));
     let booted = m.system.booted_with("iommu=pt") || m.system.booted_with("iommu.passthrough=1");
     if let Some(kind) = translating {
-        return vec![translates(m, kind)];
+        let is = |a: &Address, what: &str| {
+            m.pci.more(*a).domain.is_some_and(|kind| kind.starts_with(what))
+        };
+        // Where a GPU and a NIC are left that nothing translates for, it is the others' matter.
+        let is_left = [&gpus, &nics].iter().all(|side| side.iter().any(|a| is(a, "identity")));
+        let translated = [&gpus, &nics].map(|side| match is_left {
+            true => side.iter().filter(|a| is(a, "DMA")).copied().collect(),
+            false => Vec::new(),
+        });
+        return vec![translates(m, kind, &translated)];
     }
     // Linux, Documentation/ABI/testing/sysfs-kernel-iommu_groups, has DMA, DMA-FQ and identity;
     // drivers/iommu/iommu.c prints others of devices that no driver of the kernel may use.
@@ -83,7 +92,21 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
     }
 }
 
-fn translates(m: &Machine, kind: &str) -> Finding {
+/// `only`: the GPUs and the NICs for which alone it is so; neither: all.
+fn translates(m: &Machine, kind: &str, only: &[Vec<Address>; 2]) -> Finding {
+    let [gpus, nics] = only;
+    let is_all = gpus.is_empty() && nics.is_empty();
+    let of_some = |mut finding: Finding| {
+        for &gpu in gpus {
+            finding = finding.lacks_of_gpu(Need::GpuMemory, gpu);
+        }
+        for &nic in nics {
+            finding = finding.lacks_of_nic(Need::GpuMemory, &m.nic_name(nic));
+        }
+        let gpus = gpus.iter().map(|&gpu| label(m, gpu));
+        let names: Vec<String> = gpus.chain(nics.iter().map(|&nic| m.nic_name(nic))).collect();
+        finding.of(short(&names.join(", ")))
+    };
     let found = format!("domains of type {}: device addresses are translated", short(kind));
     if m.system.is_arm.is_none() {
         return Finding::unseen(
@@ -110,15 +133,23 @@ fn translates(m: &Machine, kind: &str) -> Finding {
     // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
     // seen not to.
     match dmabuf(m) {
-        DmaBuf::Unseen(why) => Finding::unseen(
-            format!("{found}; whether there is dma-buf: {}", short(&why)),
-            "uname -r, and cat /proc/driver/nvidia/version",
-        )
-        .hides(&[Need::GpuMemory]),
-        DmaBuf::Refused(_) => mend(Finding::prevents(&[Need::GpuMemory], found).cost(
-            "nvidia_peermem gives the NIC physical addresses, which then mean other \
+        DmaBuf::Unseen(why) => of_some(
+            Finding::unseen(
+                format!("{found}; whether there is dma-buf: {}", short(&why)),
+                "uname -r, and cat /proc/driver/nvidia/version",
+            )
+            .hides(&[Need::GpuMemory]),
+        ),
+        DmaBuf::Refused(_) => {
+            let finding = match is_all {
+                true => Finding::prevents(&[Need::GpuMemory], found),
+                false => of_some(Finding::warn(found)),
+            };
+            mend(finding.cost(
+                "nvidia_peermem gives the NIC physical addresses, which then mean other \
                  memory or none",
-        )),
+            ))
+        }
         DmaBuf::Works => mend(Finding::warn(found).cost(
             "peer transfers climb to the root complex; a driver was seen to give out addresses \
              that are not mapped",

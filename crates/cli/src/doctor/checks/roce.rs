@@ -115,7 +115,7 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
             match another_works || m.rdma.iter().any(RdmaDevice::may_be_mlx5) {
                 true if is_spare(m, device) => lacks(Finding::note(found), device, is_whole),
                 true => lacks(Finding::warn(found), device, is_whole),
-                false => Finding::prevents(&[Need::Nic], found),
+                false => lacks(Finding::prevents(&[Need::Nic], found), device, is_whole),
             }
             .expected("a GID of RoCE v2: an IP address on the interface")
             .cost("bellpush refuses the port")
