@@ -202,7 +202,7 @@ fn what_is_left_of_no_pair_is_prevented() {
 #[test]
 fn no_pair_is_blamed_for_anothers_device() {
     let peermem = "nvidia closed 535.54.15 PeerMappingOverride=1;";
-    let dma = |address: &str| format!("pci {address} group=20:DMA");
+    let dma = |address: &str| format!("pci {address} group=77:DMA");
     let pull = |report: &Value, nth: [&str; 2]| {
         let all = report["verdicts"].as_array().unwrap();
         let is_its = |v: &&Value| {
@@ -219,17 +219,27 @@ fn no_pair_is_blamed_for_anothers_device() {
         (on(dir.path(), &[]).0, json(dir.path()))
     };
     let (status, report) = translated(&[&dma("0000:9a:00.0")]);
-    assert_eq!(status, 1);
+    assert_eq!(status, 3, "its reads would be of other memory");
     for gpu in gpus {
         assert_eq!(pull(&report, [gpu, "mlx5_0"]), serde_json::json!([]));
         assert_eq!(pull(&report, [gpu, "mlx5_1"]), serde_json::json!(["iommu"]));
     }
     let (status, report) = translated(&[&dma(gpus[1])]);
-    assert_eq!((status, pull(&report, [gpus[0], "mlx5_1"])), (1, serde_json::json!([])));
+    assert_eq!((status, pull(&report, [gpus[0], "mlx5_1"])), (3, serde_json::json!([])));
     assert_eq!(pull(&report, [gpus[1], "mlx5_0"]), serde_json::json!(["iommu"]));
     let all = ["0000:18:00.0", "0000:9a:00.0"].map(dma);
     let (status, report) = translated(&[&all[0], &all[1]]);
     assert_eq!((status, pull(&report, [gpus[0], "mlx5_0"])), (3, serde_json::json!(["iommu"])));
+    // A card on board that nobody has plugged in.
+    let onboard = [
+        "pci pci0000:00/0000:00:1c.0 class=0x060400 vendor=0x8086 device=0xa110 port=root buses=01-01 numa_node=0",
+        "pci pci0000:00/0000:00:1c.0/0000:01:00.0 class=0x020000 vendor=0x15b3 device=0x1015 numa_node=0 max=8.0x8 \
+         now=8.0x8 driver=mlx5_core group=77:DMA",
+        "rdma mlx5_2 at=0000:01:00.0 fw=14.0 board=X",
+        "port mlx5_2:1 state=DOWN phys_state=Disabled link_layer=Ethernet netdev=eno1",
+    ];
+    let (status, report) = translated(&onboard);
+    assert_eq!((status, pull(&report, [gpus[0], "mlx5_0"])), (0, serde_json::json!([])));
     // An InfiniBand port that is down needs no GID of RoCE, and an H100 that is lost is no GeForce.
     let report = json(
         machine(

@@ -8,6 +8,7 @@ use bellpush::pcie::topology::{
 
 use crate::doctor::checks::gpu::{DmaBuf, dmabuf};
 use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::rdma::RdmaDevice;
 use crate::doctor::machine::{Machine, RANKED};
 use crate::doctor::read::short;
 use crate::doctor::verdict::label;
@@ -27,7 +28,12 @@ fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
 const TYPE: &str = "cat /sys/bus/pci/devices/ADDRESS/iommu_group/type: identity does not translate";
 
 pub fn iommu(m: &Machine) -> Vec<Finding> {
-    let Some((_, gpus, nics)) = both(m) else { return Vec::new() };
+    let Some((_, gpus, mut nics)) = both(m) else { return Vec::new() };
+    // A card without an active port is not asked for GPU memory, while another is.
+    let is_down = |nic: &Address| m.rdma_at(*nic).is_some_and(RdmaDevice::is_down);
+    if !nics.iter().all(is_down) {
+        nics.retain(|nic| !is_down(nic));
+    }
     let all: Vec<Address> = gpus.iter().chain(&nics).copied().collect();
     let kinds: BTreeSet<String> = all.iter().filter_map(|&a| m.pci.more(a).domain).collect();
     let translating = kinds.iter().find(|k| k.starts_with("DMA"));
@@ -95,7 +101,6 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
 /// `only`: the GPUs and the NICs for which alone it is so; neither: all.
 fn translates(m: &Machine, kind: &str, only: &[Vec<Address>; 2]) -> Finding {
     let [gpus, nics] = only;
-    let is_all = gpus.is_empty() && nics.is_empty();
     let of_some = |mut finding: Finding| {
         for &gpu in gpus {
             finding = finding.lacks_of_gpu(Need::GpuMemory, gpu);
@@ -140,16 +145,10 @@ fn translates(m: &Machine, kind: &str, only: &[Vec<Address>; 2]) -> Finding {
             )
             .hides(&[Need::GpuMemory]),
         ),
-        DmaBuf::Refused(_) => {
-            let finding = match is_all {
-                true => Finding::prevents(&[Need::GpuMemory], found),
-                false => of_some(Finding::warn(found)),
-            };
-            mend(finding.cost(
-                "nvidia_peermem gives the NIC physical addresses, which then mean other \
+        DmaBuf::Refused(_) => mend(of_some(Finding::prevents(&[Need::GpuMemory], found)).cost(
+            "nvidia_peermem gives the NIC physical addresses, which then mean other \
                  memory or none",
-            ))
-        }
+        )),
         DmaBuf::Works => mend(Finding::warn(found).cost(
             "peer transfers climb to the root complex; a driver was seen to give out addresses \
              that are not mapped",
