@@ -23,7 +23,7 @@ using shared_pull = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared
 using auto_path = bp::auto_path<>;
 
 BP_DEV void say(uint64_t gate, uint32_t word) {
-  bp::fence_sys();
+  bp::fence_sys();  // what this thread stored before, for the host, which looks at it once it sees the word
   bp::st_relaxed_sys(reinterpret_cast<uint32_t*>(gate) + word, 1u);
 }
 
