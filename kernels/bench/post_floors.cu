@@ -65,7 +65,24 @@ BP_DEV void by_thread(const bp_post_args& a) {
   });
 }
 
-// The same where the index comes from a counter in memory, and what is known to the NIC goes into another: what a verb
+// The same with 64 bytes on their way through a slot: loaded, stored, and gathered from there.
+template <fence F>
+BP_DEV void by_pushes(const bp_post_args& a) {
+  bare(a, [&](const bp_endpoint& ep, uint32_t i) {
+    bp::wqe w = wqe_of(a, ep, i, put_bytes);
+    const bp::u128* from = reinterpret_cast<const bp::u128*>(w.gather);
+    const uint64_t slot = (uint64_t)i * ep.qp.window.slot_bytes;
+    bp::u128* to = reinterpret_cast<bp::u128*>(ep.qp.window.va + slot);
+    for (uint32_t u = 0; u < put_bytes / 16; u++) to[u] = from[u];
+    w.gather = ep.qp.window.gather_base + slot;
+    w.lkey = ep.qp.window.lkey;
+    bp::u128* block = bp::sq_unit(ep.qp, i, 0);
+    for (uint32_t u = 0; u < w.ds; u++) bp::st_unit(block + u, bp::wqe_unit<false>(w, u, i, ep.qp.qpn));
+    ring<F>(ep.qp, i + 1);
+  });
+}
+
+// A WQE and a ring by one thread where the index comes from a counter in memory, and what is known to the NIC goes into another: what a verb
 // has to do that is called by nobody who counts for it.
 template <fence F>
 BP_DEV void by_counters(const bp_post_args& a) {
@@ -218,6 +235,8 @@ BP_KERNEL(bp_post_floor_thread, bp_post_args) { by_thread<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_thread_strict, bp_post_args) { by_thread<fence::gpu_strict>(args); }
 BP_KERNEL(bp_post_floor_thread_system, bp_post_args) { by_thread<fence::system>(args); }
 BP_KERNEL(bp_post_floor_thread_system_strict, bp_post_args) { by_thread<fence::system_strict>(args); }
+BP_KERNEL(bp_post_floor_push, bp_post_args) { by_pushes<fence::gpu>(args); }
+BP_KERNEL(bp_post_floor_push_system, bp_post_args) { by_pushes<fence::system>(args); }
 BP_KERNEL(bp_post_floor_counted, bp_post_args) { by_counters<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_counted_system, bp_post_args) { by_counters<fence::system>(args); }
 BP_KERNEL(bp_post_floor_ticket, bp_post_args) { by_ticket<fence::gpu>(args); }
@@ -230,6 +249,7 @@ BP_KERNEL(bp_post_floor_lanes_system, bp_post_args) { by_lanes<fence::system>(ar
 BP_KERNEL(bp_post_floor_all, bp_post_args) { wqes_by_all<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_batch_thread, bp_post_args) { batch_by_thread<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_batch_warp, bp_post_args) { batches_by_warps<fence::gpu>(args); }
+BP_KERNEL(bp_post_floor_batch_warp_system, bp_post_args) { batches_by_warps<fence::system>(args); }
 BP_KERNEL(bp_post_floor_inband, bp_post_args) {
   by_all<bp::thread_scope>(args, [&](const bp_endpoint& ep, uint32_t slot) { store_slot(args, ep, slot); });
 }

@@ -16,6 +16,7 @@ mod delivery;
 mod mlx5;
 mod model;
 mod peers;
+mod peers_cost;
 mod placement;
 mod reset;
 mod verbs;

@@ -12,21 +12,21 @@ use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Error, Kick, Memory, Options, Path, Peers, PeersAddress};
 
-struct Rank {
-    peers: Peers,
+pub struct Rank {
+    pub peers: Peers,
     region: Memory,
-    stream: Stream,
+    pub stream: Stream,
 }
 
 /// NICs of ranks and rails.
-struct Net {
-    bed: TestBed,
+pub struct Net {
+    pub bed: TestBed,
     nics: Vec<Vec<Arc<dyn Nic>>>,
 }
 
 impl Net {
     /// One NIC a rail, which all ranks use: few threads.
-    fn new(ranks: u32, rails: usize) -> Self {
+    pub fn new(ranks: u32, rails: usize) -> Self {
         Self::on(TestBed::fibres(), ranks, rails)
     }
 
@@ -45,7 +45,7 @@ impl Net {
         Rank { peers, region, stream: gpu.stream().unwrap() }
     }
 
-    fn ranks(&self, path: Path, bytes: usize, options: &Options) -> Vec<Rank> {
+    pub fn ranks(&self, path: Path, bytes: usize, options: &Options) -> Vec<Rank> {
         let mut ranks: Vec<Rank> =
             (0..self.nics.len() as u32).map(|n| self.rank(n, path, bytes, options)).collect();
         connect(&mut ranks);
@@ -57,12 +57,12 @@ fn addresses(ranks: &[Rank]) -> Vec<PeersAddress> {
     ranks.iter().map(|r| r.peers.address().clone()).collect()
 }
 
-fn connect(ranks: &mut [Rank]) {
+pub fn connect(ranks: &mut [Rank]) {
     let all = addresses(ranks);
     ranks.iter_mut().for_each(|r| r.peers.connect(&all).unwrap());
 }
 
-fn small() -> Options {
+pub fn small() -> Options {
     Options::default()
         .sq_blocks(64)
         .window_bytes(16 * 256)
@@ -76,7 +76,7 @@ fn paths() -> impl Iterator<Item = Path> {
     })
 }
 
-fn finish(ranks: &[Rank], what: &str) {
+pub fn finish(ranks: &[Rank], what: &str) {
     for rank in ranks {
         rank.peers.finish(&rank.stream).unwrap_or_else(|e| panic!("{what}: {e}"));
     }

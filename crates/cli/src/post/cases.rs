@@ -28,6 +28,8 @@ impl Place {
 pub enum What {
     /// RDMA WRITEs of 64 bytes, which the NIC would read.
     Put,
+    /// The same, gathered from a window's slot each.
+    Pushed,
     /// The same, an addition to a signal word after each.
     Signal,
     /// The same, a signal word that is set to the message's number + 1 after each.
@@ -58,6 +60,10 @@ pub enum What {
     InbandAdd,
     /// The words that are set alone, in slots.
     InbandSet,
+    /// RDMA READs of 64 bytes, in slots.
+    InbandGet,
+    /// Additions of 1 whose old value is fetched, in slots.
+    InbandFetchAdd,
     /// Nothing.
     Nothing,
 }
@@ -74,8 +80,19 @@ impl What {
 
     /// Whether it lies in a window's slots.
     pub fn is_inband(self) -> bool {
-        use What::{Inband, InbandAdd, InbandImm, InbandSet, InbandSignal};
-        matches!(self, Inband | InbandSignal | InbandImm | InbandAdd | InbandSet)
+        use What::{
+            Inband, InbandAdd, InbandFetchAdd, InbandGet, InbandImm, InbandSet, InbandSignal,
+        };
+        matches!(
+            self,
+            Inband
+                | InbandSignal
+                | InbandImm
+                | InbandAdd
+                | InbandSet
+                | InbandGet
+                | InbandFetchAdd
+        )
     }
 }
 
@@ -168,6 +185,9 @@ const THREAD_SYSTEM: Floor = floor("bp_post_floor_thread_system");
 const LANES: Floor = floor_of("bp_post_floor_lanes", WARP);
 const LANES_SYSTEM: Floor = floor_of("bp_post_floor_lanes_system", WARP);
 const BATCH_BY_WARP: Floor = floor_of("bp_post_floor_batch_warp", WARP_BATCHES);
+const PUSH: Floor = floor("bp_post_floor_push");
+const PUSH_SYSTEM: Floor = floor("bp_post_floor_push_system");
+const BATCH_BY_WARP_SYSTEM: Floor = floor_of("bp_post_floor_batch_warp_system", WARP_BATCHES);
 const SLOT: Floor = floor_of("bp_post_floor_inband", ONE);
 const SLOTS: Floor = floor("bp_post_floor_inband");
 /// Every thread stores WQEs of its own, and rings for them.
@@ -202,11 +222,18 @@ const fn case(
 
 use Place::{Ggh, Hhh, Window};
 use What::{
-    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, InbandAdd, InbandImm, InbandSet,
-    InbandSignal, Inline, Nothing, Put, PutSet, SetAlone, Signal,
+    AddAlone, CompareSwap, FetchAdd, Get, Imm, ImmAlone, Inband, InbandAdd, InbandFetchAdd,
+    InbandGet, InbandImm, InbandSet, InbandSignal, Inline, Nothing, Pushed, Put, PutSet, SetAlone,
+    Signal,
 };
 
-/// All rows. A name says whose the queue pair is (`exclusive`, `shared`), the verb where it is not put, and who calls.
+/// All rows.
+pub fn all() -> impl Iterator<Item = &'static Case> {
+    CASES.iter().chain(PUSHES).chain(SIGNALS).chain(BY_LANES)
+}
+
+/// Rows of puts that are pulled or in-band. A name says whose the queue pair is (`exclusive`, `shared`), the verb where
+/// it is not put, and who calls.
 #[rustfmt::skip] // a table
 pub const CASES: &[Case] = &[
     case("exclusive thread", "bp_post_put_thread", Ggh, Put, ONE, THREAD),
@@ -264,12 +291,33 @@ pub const CASES: &[Case] = &[
          THREAD_SYSTEM),
 ];
 
+/// Rows of puts by way of a slot and a doorbell, the window beside the send queue; and in-band what is no put.
+#[rustfmt::skip] // a table
+const PUSHES: &[Case] = &[
+    case("exclusive push thread", "bp_post_push_thread", Ggh, Pushed, ONE, PUSH),
+    case("exclusive push thread", "bp_post_push_thread_system", Hhh, Pushed, ONE, PUSH_SYSTEM),
+    case("exclusive push warp", "bp_post_push_warp", Ggh, Pushed, WARP, LANES),
+    case("exclusive push warp", "bp_post_push_warp_system", Hhh, Pushed, WARP, LANES_SYSTEM),
+    case("shared push thread", "bp_post_push_shared", Ggh, Pushed, ONE, PUSH),
+    case("shared push thread", "bp_post_push_shared_system", Hhh, Pushed, ONE, PUSH_SYSTEM),
+    case("exclusive push put_batch of 32 warp", "bp_post_push_batch_warp", Ggh, Pushed, WARP_BATCHES, BATCH_BY_WARP),
+    case("exclusive push put_batch of 32 warp", "bp_post_push_batch_warp_system", Hhh, Pushed, WARP_BATCHES,
+         BATCH_BY_WARP_SYSTEM),
+    case("exclusive in-band put_inline 8 B thread", "bp_post_inline_inband", Window, Inband, ONE, SLOT),
+    case("exclusive in-band get thread", "bp_post_get_inband", Window, InbandGet, ONE, SLOT),
+    case("exclusive in-band fetch_add thread", "bp_post_fetch_add_inband", Window, InbandFetchAdd, ONE, SLOT),
+    case("exclusive in-band put_batch of 32, 8 B, thread", "bp_post_batch_inband", Window, Inband, BATCHES, SLOT),
+    case("exclusive in-band put_batch of 32, 8 B, warp", "bp_post_batch_warp_inband", Window, Inband, WARP_BATCHES, SLOT),
+];
+
 /// Rows of signals and values, of puts that do not wait, and of what posts nothing.
 #[rustfmt::skip] // a table
-pub const SIGNALS: &[Case] = &[
+const SIGNALS: &[Case] = &[
     case("exclusive put_signal set thread", "bp_post_put_set", Ggh, PutSet, ONE, THREAD),
     case("exclusive put_signal set thread", "bp_post_put_set_system", Hhh, PutSet, ONE, THREAD_SYSTEM),
     case("shared put_signal thread", "bp_post_signal_shared", Ggh, Signal, ONE, THREAD),
+    case("shared put_signal thread", "bp_post_signal_shared_system", Hhh, Signal, ONE, THREAD_SYSTEM),
+    case("shared put_inline 8 B thread", "bp_post_inline_shared", Ggh, Inline, ONE, THREAD),
     case("exclusive signal add alone thread", "bp_post_signal_alone", Ggh, AddAlone, ONE, THREAD),
     case("exclusive signal set alone thread", "bp_post_set_alone", Ggh, SetAlone, ONE, THREAD),
     case("exclusive signal set alone thread", "bp_post_set_alone_system", Hhh, SetAlone, ONE, THREAD_SYSTEM),
@@ -307,6 +355,7 @@ pub const SIGNALS: &[Case] = &[
     case("wait_signal_any of 32 words warp", "bp_post_watch_any", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
     case("wait_signal_some of 32 words warp", "bp_post_watch_some", Ggh, Nothing, WARP, floor("bp_post_floor_look")),
     case("exclusive test of what is complete thread", "bp_post_test", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
+    case("shared test of what is complete thread", "bp_post_test_shared", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("exclusive completed, nothing is out, thread", "bp_post_completed", Ggh, Nothing, ONE,
          floor("bp_post_floor_state")),
     case("shared completed, nothing is out, thread", "bp_post_completed_shared", Ggh, Nothing, ONE,
@@ -314,6 +363,9 @@ pub const SIGNALS: &[Case] = &[
     case("exclusive posted thread", "bp_post_posted", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("exclusive ring, nothing waits for it, thread", "bp_post_ring", Ggh, Nothing, ONE,
          floor("bp_post_floor_state")),
+    case("shared ring, nothing waits for it, thread", "bp_post_ring_shared", Ggh, Nothing, ONE,
+         floor("bp_post_floor_state")),
+    case("shared fence, nothing is out, thread", "bp_post_fence_shared", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("exclusive fence, nothing is out, thread", "bp_post_fence", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
     case("exclusive fence of two, nothing is out, thread", "bp_post_fence_two", Ggh, Nothing, ONE,
          floor("bp_post_floor_state")),
@@ -324,10 +376,11 @@ pub const SIGNALS: &[Case] = &[
 
 /// Rows of the verbs for lanes and batches.
 #[rustfmt::skip] // a table
-pub const BY_LANES: &[Case] = &[
+const BY_LANES: &[Case] = &[
     case("exclusive put_batch of 32 thread", "bp_post_batch_thread", Ggh, Put, BATCHES,
          floor("bp_post_floor_batch_thread")),
     case("exclusive put_batch of 32 warp", "bp_post_batch_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
+    case("exclusive put_batch of 32 warp", "bp_post_batch_warp_system", Hhh, Put, WARP_BATCHES, BATCH_BY_WARP_SYSTEM),
     case("exclusive put_strided of 32 thread", "bp_post_strided_thread", Ggh, Put, BATCHES,
          floor("bp_post_floor_batch_thread")),
     case("exclusive put_strided of 32 warp", "bp_post_strided_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
@@ -336,6 +389,8 @@ pub const BY_LANES: &[Case] = &[
     case("exclusive put_vector of 32 warp", "bp_post_vector_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
     case("exclusive put_batch of 32, a warp an SM, endpoint copied", "bp_post_batch_warp_copied", Ggh, Put, WARPS,
          floor("bp_post_floor_batch_warp")),
+    case("exclusive put_batch of 32, a warp an SM, endpoint copied", "bp_post_batch_warp_system_copied", Hhh, Put, WARPS,
+         floor("bp_post_floor_batch_warp_system")),
     case("shared put_batch of 32 thread", "bp_post_batch_shared_thread", Ggh, Put, BATCHES,
          floor("bp_post_floor_batch_thread")),
     case("shared put_batch of 32 warp", "bp_post_batch_shared_warp", Ggh, Put, WARP_BATCHES, BATCH_BY_WARP),
@@ -363,6 +418,7 @@ impl Case {
             what: match self.what {
                 Nothing => Nothing,
                 what if what.is_inband() => Inband,
+                Pushed if kernel.contains("push") => Pushed,
                 _ => Put,
             },
             shape: shape.unwrap_or(self.shape),

@@ -10,7 +10,7 @@ use bellpush::wire::{Iova, Lkey, Qpn, Rkey};
 use super::cases::{Case, Size, What};
 use super::queues::{
     FIRST_QPN, FIRST_SEQUENCE, Found, LOCAL_LKEY, REMOTE_IOVA, REMOTE_RKEY, SINK_IOVA, SINK_LKEY,
-    SLOT_BYTES, source,
+    SLOT_BYTES, WINDOW_IOVA, WINDOW_LKEY, source,
 };
 
 const MESSAGE_BYTES: u64 = 64;
@@ -53,7 +53,7 @@ pub fn check(case: &Case, size: Size, local_iova: u64, found: &Found) -> Result<
     let worst = found.results.iter().map(|r| r.status).max().unwrap_or(0);
     Code::check(worst).map_err(Wrong::Call)?;
     Code::check(found.status.code).map_err(Wrong::Ended)?;
-    let posted = Posted { case, local_iova, source: source() };
+    let posted = Posted { case, ring: size.ring, local_iova, source: source() };
     for qp in 0..size.qps {
         let ring = size.ring as usize;
         if case.what.is_inband() {
@@ -62,7 +62,8 @@ pub fn check(case: &Case, size: Size, local_iova: u64, found: &Found) -> Result<
             continue; // nothing rings
         }
         let bytes = ring * WQEBB_BYTES;
-        posted.wqes(qp, size, &found.sq[qp as usize * bytes..][..bytes])?;
+        let window = found.window.chunks_exact(SLOT_BYTES).skip(qp as usize * ring);
+        posted.wqes(qp, size, &found.sq[qp as usize * bytes..][..bytes], window)?;
         if case.rings_in_order() {
             rung(qp, size, found)?;
         }
@@ -89,12 +90,21 @@ fn rung(qp: u32, size: Size, found: &Found) -> Result<(), Wrong> {
 
 struct Posted<'a> {
     case: &'a Case,
+    /// Slots of each window.
+    ring: u32,
     local_iova: u64,
     source: Vec<u8>,
 }
 
 impl Posted<'_> {
-    fn wqes(&self, qp: u32, size: Size, sq: &[u8]) -> Result<(), Wrong> {
+    /// What stands in a send queue and, of pushes, in the window's slots beside it.
+    fn wqes<'a>(
+        &self,
+        qp: u32,
+        size: Size,
+        sq: &[u8],
+        mut window: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Wrong> {
         let mut tally = Tally::new(qp, size);
         let stored = sq.chunks_exact(WQEBB_BYTES);
         tally.count(stored.clone())?;
@@ -106,11 +116,22 @@ impl Posted<'_> {
             };
             let mut wanted = [0; WQEBB_BYTES];
             self.emit(message, at, qp, &mut wanted).ok_or(Wrong::Content { qp, at })?;
-            if !alike(block, &wanted) {
+            let slot = window.next().unwrap_or_default();
+            if !alike(block, &wanted) || !self.is_slot_of(message, slot) {
                 return Err(Wrong::Content { qp, at });
             }
         }
         tally.verdict(self.case)
+    }
+
+    /// Whether a slot holds a message's bytes and nothing else; where nothing is pushed there is none.
+    fn is_slot_of(&self, message: u32, slot: &[u8]) -> bool {
+        if slot.is_empty() {
+            return self.case.what != What::Pushed;
+        }
+        let at = u64::from(message) * MESSAGE_BYTES % POST_SRC_BYTES as u64;
+        let (bytes, behind) = slot.split_at(MESSAGE_BYTES as usize);
+        *bytes == self.source[at as usize..][..bytes.len()] && behind.iter().all(|b| *b == 0)
     }
 
     fn slots(&self, qp: u32, size: Size, window: &[u8]) -> Result<(), Wrong> {
@@ -160,6 +181,9 @@ impl Posted<'_> {
             |addr, lkey, bytes| Piece::Data(Sge { addr: Iova(addr), lkey: Lkey(lkey), bytes });
         let small = [Piece::Inline(&self.source[local as usize..][..SMALL_BYTES])];
         let large = [data(self.local_iova + local, LOCAL_LKEY, MESSAGE_BYTES as u32)];
+        let of_slot = u64::from(at) + u64::from(qp) * u64::from(self.ring);
+        let slot = WINDOW_IOVA + of_slot * SLOT_BYTES as u64;
+        let pushed = [data(slot, WINDOW_LKEY, MESSAGE_BYTES as u32)];
         let sink = [data(SINK_IOVA, SINK_LKEY, 8)];
         let add = SendWr::new(Opcode::AtomicFa).to(Iova(REMOTE_IOVA), Rkey(REMOTE_RKEY));
         let add = SendWr { atomic: Some(Operands { swap_add: 1, compare: 0 }), ..add };
@@ -183,6 +207,12 @@ impl Posted<'_> {
                 return add.payload(&sink).emit_stream(at.into(), qpn, into).ok();
             }
             What::InbandImm if is_signal => return imm.emit_stream(at.into(), qpn, into).ok(),
+            What::InbandGet => {
+                return with(Opcode::RdmaRead).payload(&large).emit_stream(at.into(), qpn, into).ok();
+            }
+            What::InbandFetchAdd => {
+                return atomic(Opcode::AtomicFa, 1, 0).emit_stream(at.into(), qpn, into).ok();
+            }
             What::InbandSet => return set.payload(&number).emit_stream(at.into(), qpn, into).ok(),
             What::Inband | What::InbandSignal | What::InbandImm => {
                 return write.payload(&small).emit_stream(at.into(), qpn, into).ok();
@@ -200,6 +230,7 @@ impl Posted<'_> {
             What::SetAlone => set.payload(&number).emit(index, qpn, into),
             What::PutSet if is_signal => set.payload(&number).emit(index, qpn, into),
             What::Nothing => return None,
+            What::Pushed => write.payload(&pushed).emit(index, qpn, into),
             What::Put | What::Signal | What::PutSet => write.payload(&large).emit(index, qpn, into),
         };
         emitted.ok().map(|_| 0)

@@ -6,7 +6,7 @@ use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Module};
 
 use super::*;
 use crate::launch::launch;
-use crate::post::cases::{BY_LANES, CASES, Place, SIGNALS};
+use crate::post::cases::{Place, all};
 use crate::post::queues::Queues;
 
 /// A row as the host executor has posted it.
@@ -19,11 +19,7 @@ struct Run {
 
 impl Run {
     fn of(name: &str, place: Place) -> Self {
-        let case = CASES
-            .iter()
-            .chain(SIGNALS)
-            .chain(BY_LANES)
-            .find(|case| case.name == name && case.place == place);
+        let case = all().find(|case| case.name == name && case.place == place);
         Self::of_case(*case.unwrap_or_else(|| panic!("no row {name}")))
     }
 
@@ -88,6 +84,7 @@ fn a_wqe_that_differs_in_any_field_is_found() {
         "exclusive compare_swap thread",
         "exclusive put_strided of 32 thread",
         "exclusive put_vector of 32 warp",
+        "exclusive push thread",
     ] {
         let run = Run::of(name, Place::Ggh);
         assert_eq!(run.check(), Ok(()), "{name}");
@@ -102,6 +99,24 @@ fn a_wqe_that_differs_in_any_field_is_found() {
     let run = Run::of("exclusive, a thread an SM, endpoint copied", Place::Ggh);
     let second = run.size.ring as usize * WQEBB_BYTES;
     assert_eq!(run.with(|f| f.sq[second + 40] ^= 1), Err(Wrong::Content { qp: 1, at: 0 }));
+}
+
+/// Each byte of a slot, and each one behind its message.
+#[test]
+fn a_slot_that_differs_from_what_is_pushed_is_found() {
+    for (name, place) in [
+        ("exclusive push thread", Place::Ggh),
+        ("exclusive push thread", Place::Hhh),
+        ("exclusive push put_batch of 32 warp", Place::Hhh),
+        ("shared push thread", Place::Ggh),
+    ] {
+        let run = Run::of(name, place);
+        assert_eq!(run.check(), Ok(()), "{name}");
+        for byte in 0..SLOT_BYTES {
+            let found = run.with(|f| f.window[SLOT_BYTES + byte] ^= 1);
+            assert_eq!(found, Err(Wrong::Content { qp: 0, at: 1 }), "{name}, byte {byte}");
+        }
+    }
 }
 
 /// Where nothing is posted, nothing may be there.

@@ -23,7 +23,7 @@ use bellpush_cli::report::notes::HOST_EXECUTOR;
 use bellpush_cli::report::{Nic, machine};
 use serde_json::{Value, json};
 
-use self::cases::{BY_LANES, CASES, Case, SIGNALS};
+use self::cases::{CASES, Case, all};
 use self::measure::{Bench, Line};
 use crate::bench::BenchArgs;
 use crate::bench::test_bed::{node, open_gpu, say_where};
@@ -79,8 +79,7 @@ fn chosen(only: Option<&str>) -> Result<(Vec<&'static Case>, Vec<streams::Row>),
         let is_of = |words: &str| words.split_whitespace().all(|word| name.contains(word));
         only.is_none_or(|only| only.split(',').any(is_of))
     };
-    let there = CASES.iter().chain(SIGNALS).chain(BY_LANES);
-    let rows: Vec<_> = there.filter(|case| named(&case.full_name())).collect();
+    let rows: Vec<_> = all().filter(|case| named(&case.full_name())).collect();
     let mut streamed = streams::rows(available_parallelism().map_or(1, usize::from));
     streamed.retain(|row| named(&row.full_name()));
     if let (Some(only), true) = (only, rows.is_empty() && streamed.is_empty()) {

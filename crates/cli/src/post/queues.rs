@@ -22,6 +22,9 @@ pub const FIRST_QPN: u32 = 0x100;
 pub const REMOTE_IOVA: u64 = 0x1000_0000;
 pub const REMOTE_RKEY: u32 = 0x66;
 pub const LOCAL_LKEY: u32 = 0x55;
+/// Where the NIC gathers the first byte of queue pair 0's window from.
+pub const WINDOW_IOVA: u64 = 0x3000_0000;
+pub const WINDOW_LKEY: u32 = 0x88;
 pub const SINK_IOVA: u64 = 0x2000_0000;
 pub const SINK_LKEY: u32 = 0x77;
 /// Bytes of a slot, of which 8 bytes of payload fill the first half.
@@ -98,7 +101,8 @@ impl Queues {
         };
         let (qps, blocks) = (size.qps as usize, size.qps as usize * size.ring as usize);
         let on_host = case.place == Place::Hhh;
-        let window = case.place == Place::Window;
+        let window = case.what.is_inband() || case.what == What::Pushed;
+        let window_on_host = case.place != Place::Ggh;
         Ok(Self {
             size,
             what: case.what,
@@ -106,7 +110,7 @@ impl Queues {
             sq: memory(on_host, blocks * WQEBB_BYTES)?,
             dbr: memory(on_host, qps * DBR_BYTES)?,
             uar: memory(true, qps * UAR_BYTES)?,
-            window: window.then(|| memory(true, blocks * SLOT_BYTES)).transpose()?,
+            window: window.then(|| memory(window_on_host, blocks * SLOT_BYTES)).transpose()?,
             state: memory(false, qps * QP_STATE_BYTES + STATE_PLACES * STATE_STEP)?,
             ready: memory(false, blocks * 4)?,
             cq: memory(true, 64 << CQ_LOG)?,
@@ -163,8 +167,8 @@ impl Queues {
         let (nth, ring) = (u64::from(qp), u64::from(self.size.ring));
         let window = self.window.as_ref().map_or(Window::zeroed(), |window| Window {
             va: window.addr() + nth * ring * SLOT_BYTES as u64,
-            gather_base: 0,
-            lkey: LOCAL_LKEY,
+            gather_base: WINDOW_IOVA + nth * ring * SLOT_BYTES as u64,
+            lkey: WINDOW_LKEY,
             slot_bytes: SLOT_BYTES as u32,
             slots: self.size.ring,
             inband_seq0: FIRST_SEQUENCE,
@@ -247,8 +251,11 @@ fn list(src: u64) -> Vec<[u64; 3]> {
 
 /// What the row's kernel must be compiled for.
 fn tag_of(case: &Case) -> u32 {
-    let data =
-        if case.what.is_inband() { tag::PUSH | tag::INBAND_12_4 } else { tag::PULL | tag::KERNEL };
+    let data = match case.what {
+        what if what.is_inband() => tag::PUSH | tag::INBAND_12_4,
+        What::Pushed => tag::PUSH | tag::KERNEL,
+        _ => tag::PULL | tag::KERNEL,
+    };
     // More fences than these do no harm, so strict kernels take such an endpoint too.
     data | if case.place == Place::Ggh { 0 } else { tag::SYSTEM }
 }
