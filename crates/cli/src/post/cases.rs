@@ -85,13 +85,7 @@ impl What {
         };
         matches!(
             self,
-            Inband
-                | InbandSignal
-                | InbandImm
-                | InbandAdd
-                | InbandSet
-                | InbandGet
-                | InbandFetchAdd
+            Inband | InbandSignal | InbandImm | InbandAdd | InbandSet | InbandGet | InbandFetchAdd
         )
     }
 }

@@ -208,7 +208,10 @@ impl Posted<'_> {
             }
             What::InbandImm if is_signal => return imm.emit_stream(at.into(), qpn, into).ok(),
             What::InbandGet => {
-                return with(Opcode::RdmaRead).payload(&large).emit_stream(at.into(), qpn, into).ok();
+                return with(Opcode::RdmaRead)
+                    .payload(&large)
+                    .emit_stream(at.into(), qpn, into)
+                    .ok();
             }
             What::InbandFetchAdd => {
                 return atomic(Opcode::AtomicFa, 1, 0).emit_stream(at.into(), qpn, into).ok();
