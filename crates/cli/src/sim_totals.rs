@@ -8,22 +8,34 @@ use crate::sim_rows::{Row, RowKind};
 /// How many of each kind, and how many are how near.
 pub fn totals(rows: &[Row]) -> String {
     let mut out = format!("{:<24} {:>5} {:>8} {:>8} {:>8}\n", "", "rows", "5 %", "10 %", "15 %");
-    let mut line = |name: &str, is: &dyn Fn(&Row) -> bool| {
-        let errors: Vec<f64> =
-            rows.iter().filter(|row| is(row)).map(|row| row.error_percent().abs()).collect();
+    let mut line = |name: &str, error: &dyn Fn(&Row) -> Option<f64>| {
+        let errors: Vec<f64> = rows.iter().filter_map(error).map(f64::abs).collect();
         out += &format!("{name:<24} {:>5}", errors.len());
         for most in [5.0, 10.0, 15.0] {
             out += &format!(" {:>8}", errors.iter().filter(|e| **e <= most).count());
         }
         out.push('\n');
     };
+    let of = |row: &Row, is: bool| is.then(|| row.error_percent());
     for kind in RowKind::ALL {
-        line(kind.name(), &|row| row.kind == kind);
-        line("  published by others", &|row| row.kind == kind && row.published);
+        line(kind.name(), &|row| of(row, row.kind == kind));
+        line("  published by others", &|row| of(row, row.kind == kind && row.published));
     }
-    line("all", &|_| true);
+    line("all", &|row| of(row, true));
+    line("as first asked", &first_error);
+    line("  published by others", &|row| first_error(row).filter(|_| row.published));
     out
 }
+
+/// Error in percent of what the model said of a row that nobody had looked at, when it was first asked: also where a
+/// later rule moves it. `None` of other rows.
+fn first_error(row: &Row) -> Option<f64> {
+    let first = row.first.map(|first| 100.0 * (first / row.measured - 1.0));
+    first.or_else(|| (row.kind == RowKind::Predicted).then(|| row.error_percent()))
+}
+
+/// Share by which two rates are plainly apart.
+const APART: f64 = 0.05;
 
 /// What the model says of which of two movers is faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +54,18 @@ struct Pair<'a> {
     read: &'a Row,
 }
 
+/// By which share a write is faster than a read.
+fn apart(write: f64, read: f64) -> f64 {
+    write / read - 1.0
+}
+
 impl Pair<'_> {
+    fn measured(&self) -> f64 {
+        apart(self.write.measured, self.read.measured)
+    }
+
     fn sign(&self) -> Sign {
-        let apart = |write: f64, read: f64| write / read - 1.0;
-        let measured = apart(self.write.measured, self.read.measured);
+        let measured = self.measured();
         let model = apart(self.write.model, self.read.model);
         let one_queue = |row: &Row| row.one_queue.unwrap_or(row.model);
         let other = apart(one_queue(self.write), one_queue(self.read));
@@ -66,7 +86,7 @@ fn pairs(rows: &[Row]) -> Vec<Pair<'_>> {
         rows.iter().filter(taken).filter(move |row| named(row))
     };
     let ends = |row: &Row| (row.table.clone(), row.mover.as_ref().map(|(_, ends)| ends.clone()));
-    let differ = |pair: &Pair<'_>| (pair.write.measured / pair.read.measured - 1.0).abs() > TIE;
+    let differ = |pair: &Pair<'_>| pair.measured().abs() > TIE;
     let pairs = of(Move::Write).flat_map(|write| {
         of(Move::Read)
             .filter(move |read| ends(read) == ends(write))
@@ -81,11 +101,12 @@ pub fn signs(rows: &[Row]) -> String {
     let pairs = pairs(rows);
     let with = |sign: Sign| pairs.iter().filter(move |pair| pair.sign() == sign);
     let count = |sign| with(sign).count();
+    let unseen = with(Sign::Alike).filter(|pair| pair.measured().abs() > APART).count();
     let mut out = format!(
         "writes against reads over equal ends, published pairs more than {:.0} % apart: {}\n\
          \x20 right {}, tie {}, reversed {}\n\
-         \x20 tie: {} alike within {:.0} %; {} by whether engines take turns at the device's link, \
-         which no source states\n",
+         \x20 tie: {} alike within {:.0} %, of which {unseen} measured more than {:.0} % apart; \
+         {} by whether engines take turns at the device's link, which no source states\n",
         100.0 * TIE,
         pairs.len(),
         count(Sign::Right),
@@ -93,10 +114,14 @@ pub fn signs(rows: &[Row]) -> String {
         count(Sign::Reversed),
         count(Sign::Alike),
         100.0 * TIE,
+        100.0 * APART,
         count(Sign::Unknown),
     );
-    for (name, sign) in [("reversed", Sign::Reversed), ("unknown", Sign::Unknown)] {
-        for Pair { write, read } in with(sign) {
+    let named = |pair: &&Pair<'_>| pair.sign() != Sign::Alike || pair.measured().abs() > APART;
+    for (name, sign) in
+        [("reversed", Sign::Reversed), ("unknown", Sign::Unknown), ("alike", Sign::Alike)]
+    {
+        for Pair { write, read } in with(sign).filter(named) {
             let numbers =
                 |of: &dyn Fn(&Row) -> f64| format!("{:.4} and {:.4}", of(write), of(read));
             out += &format!(
@@ -157,6 +182,7 @@ mod tests {
         assert_eq!(lines[4], ["1", "1", "0", "1"], "{text}");
         assert_eq!(lines[6], ["1", "1", "1", "1"], "{text}");
         assert_eq!(lines[8], ["4", "3", "2", "5"], "{text}");
+        assert_eq!(lines[9], ["2", "1", "1", "2"], "{text}");
         assert!(text.starts_with("  ") && text.contains("\nknown before "), "{text}");
     }
 
@@ -184,6 +210,36 @@ mod tests {
         assert_eq!(said(&elsewhere), None);
         let seen = pair([50.0, 40.0], [50.0, 45.0], None).map(|r| Row { kind: RowKind::Seen, ..r });
         assert_eq!(said(&seen), None);
+    }
+
+    /// A row that a later rule moves counts by what was said of it first.
+    #[test]
+    fn what_was_first_asked_counts_what_later_rules_move() {
+        let moved = Row { first: Some(130.0), ..row(RowKind::Known, 101.0) };
+        let rows = [moved, row(RowKind::Known, 100.0), row(RowKind::Predicted, 104.0)];
+        let text = totals(&rows);
+        let line = text.lines().find(|line| line.starts_with("as first asked")).unwrap();
+        let counts: Vec<&str> = line.split_whitespace().skip(3).collect();
+        assert_eq!(counts, ["2", "1", "1", "1"], "{text}");
+    }
+
+    #[test]
+    fn pairs_alike_that_were_measured_apart_are_named() {
+        let pair = |rates: [f64; 2]| {
+            let row = |i: usize, by| Row {
+                mover: Some((by, "a-b".into())),
+                ..Row::new("t", "r".into(), rates[i], 50.0, RowKind::Predicted)
+            };
+            [row(0, Move::Write), row(1, Move::Read)]
+        };
+        let text = signs(&pair([50.0, 45.0]));
+        assert!(
+            text.contains("1 alike within 2 %, of which 1 measured more than 5 % apart"),
+            "{text}"
+        );
+        assert!(text.contains("\n  alike: t: r and r: measured 50.0000 and 45.0000"), "{text}");
+        let text = signs(&pair([50.0, 48.5]));
+        assert!(text.contains("of which 0 ") && !text.contains("\n  alike: "), "{text}");
     }
 
     #[test]

@@ -384,11 +384,10 @@ fn speed() {
         ])
         .unwrap();
     let s = start.elapsed().as_secs_f64();
-    println!(
-        "{} TLP events in {s:.2} s: {:.2} M/s",
-        bed.sim.tlp_events(),
-        bed.sim.tlp_events() as f64 / s / 1e6
-    );
+    let rate = bed.sim.tlp_events() as f64 / s / 1e6;
+    println!("{} TLP events in {s:.2} s: {rate:.2} M/s", bed.sim.tlp_events());
+    // 5 M/s on an idle processor; beside other tests a part of one.
+    assert!(rate > 1.0, "{rate:.2} M/s");
 }
 
 const TRANSFER: Transfer = Transfer {
