@@ -51,6 +51,34 @@ impl HostMem {
         Ok(words)
     }
 
+    /// Aligned 8-byte words, each stored at once, the last with release: who finds it finds the others. Nothing is
+    /// written where not all can be.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`] and [`MemError::Misaligned`].
+    #[inline]
+    pub fn publish_words<const N: usize>(
+        &self,
+        offset: usize,
+        words: [u64; N],
+    ) -> Result<(), MemError> {
+        self.check(offset, N * 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(MemError::Misaligned { offset, align: 8 });
+        }
+        for (i, word) in words.into_iter().enumerate() {
+            let order = if i + 1 == N { Ordering::Release } else { Ordering::Relaxed };
+            if self.is_far() {
+                self.store_u64(offset + i * 8, word, order)?;
+                continue;
+            }
+            // SAFETY: the range was checked, and the base is page-aligned; an atomic may be shared.
+            let to = unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset + i * 8).cast()) };
+            to.store(word, order);
+        }
+        Ok(())
+    }
+
     /// Copies bytes in. No ordering. On x86-64 whoever looks meanwhile finds each aligned unit of 16 bytes that is
     /// written as a whole either old or new, since memcpy stores vectors; elsewhere no atomicity beyond a byte.
     #[inline]
@@ -191,6 +219,24 @@ mod tests {
         let mut all = vec![0xff; PAGE_BYTES];
         mem.read(0, &mut all).unwrap();
         assert!(all.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn words_are_published_all_or_none() {
+        let near = HostMem::alloc(PAGE_BYTES).unwrap();
+        let far =
+            HostMem::far(std::sync::Arc::new(crate::View::new(&near, 0, PAGE_BYTES).unwrap()));
+        for (mem, first) in [(&near, 1), (&far.unwrap(), 5)] {
+            let words = [first, 2, 3, 4];
+            mem.publish_words(PAGE_BYTES - 32, words).unwrap();
+            assert_eq!(near.read_words(PAGE_BYTES - 32).unwrap(), words);
+            let refused = mem.publish_words(PAGE_BYTES - 24, [9; 4]);
+            assert!(matches!(refused, Err(MemError::OutOfBounds { .. })));
+            let refused = mem.publish_words(PAGE_BYTES - 36, [9; 4]);
+            assert!(matches!(refused, Err(MemError::Misaligned { .. })));
+            assert_eq!(near.read_words(PAGE_BYTES - 32).unwrap(), words);
+            assert_eq!(near.read_words(PAGE_BYTES - 40).unwrap(), [0]);
+        }
     }
 
     #[test]

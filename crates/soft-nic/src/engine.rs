@@ -102,7 +102,9 @@ impl Engine {
             turn.begin_step(now_ns);
         }
         let before = core.queues.active.len();
+        let traced = self.device.events.trace().filter(|_| self.index == 0).map(|it| it.step());
         let progress = core.step(&self.device, now_ns, &seat.attention, &seat.counters);
+        drop(traced); // before anybody else has the engine
         let left = progress.more || progress.is_busy() || core.queues.active.len() != before;
         drop(core);
         self.end_by_script();

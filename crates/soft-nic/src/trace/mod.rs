@@ -5,10 +5,12 @@
 //! anonymous file that whoever looks on holds, and each device that is opened claims one of its areas. So a program
 //! that is killed leaves everything up to its last event, and whoever looks on needs no thread in it.
 //!
-//! An area has a head, counters of queue pairs, definitions (what was made), and a ring of events. The newest events
-//! take the place of the oldest, which are counted as lost. Definitions are kept; those beyond the room are lost.
-//! Events of a NIC whose queue pairs are leased to an engine elsewhere are those of this engine alone.
+//! An area has a head, counters of queue pairs, definitions (what was made), and two rings of events: of the steps of
+//! the NIC's first engine, which takes places by itself, and of everyone else. The newest events take the place of the
+//! oldest, which are counted as lost. Definitions are kept; those beyond the room are lost. Events of a NIC whose queue
+//! pairs are leased to an engine elsewhere are those of this engine alone.
 
+mod hand;
 mod look;
 mod marks;
 mod read;
@@ -16,7 +18,7 @@ mod read;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 pub use look::SendLook;
@@ -24,6 +26,7 @@ pub use read::{DeviceTrace, Mark, QpCounts};
 
 use bellpush_mem::clock::{Pair, has_steady_ticks, monotonic_ns, ticks};
 use bellpush_mem::{HostMem, MemError};
+use hand::Hand;
 use look::{Looked, Stale};
 
 macro_rules! kinds {
@@ -142,18 +145,21 @@ const QPS: usize = 4096;
 const PROBES: usize = 64;
 const QP_WORDS: usize = 32;
 const DEFINITIONS: usize = 4096;
-/// Events of a device that are kept.
+/// Events of a device that are kept, in each of its rings.
 pub const EVENTS: usize = 1 << 18;
 const EVENT_BYTES: usize = 32;
 
 const QPS_AT: usize = HEAD_BYTES;
-const DEFINITIONS_AT: usize = QPS_AT + QPS * QP_WORDS * 8;
-const EVENTS_AT: usize = DEFINITIONS_AT + DEFINITIONS * EVENT_BYTES;
-const AREA_BYTES: usize = EVENTS_AT + EVENTS * EVENT_BYTES;
+/// What was made, events of the first engine's steps, and those of everyone else.
+const DEFINED: Ring =
+    Ring { count: head::DEFINITIONS, at: QPS_AT + QPS * QP_WORDS * 8, entries: DEFINITIONS };
+const STEPS: Ring = Ring { count: head::STEPS, at: DEFINED.end(), entries: EVENTS };
+const OTHERS: Ring = Ring { count: head::EVENTS, at: STEPS.end(), entries: EVENTS };
+const AREA_BYTES: usize = OTHERS.end();
 const BYTES: usize = HEAD_BYTES + AREAS * AREA_BYTES;
 
 /// Words of the memory's first page.
-const MAGIC: u64 = u64::from_le_bytes(*b"bp-trac1");
+const MAGIC: u64 = u64::from_le_bytes(*b"bp-trac2");
 const MAGIC_AT: usize = 0;
 const CLAIMED_AT: usize = 8;
 /// What is wanted: bits of [`EVENTS_WANTED`], [`COUNTS_WANTED`]; and [`IN_TICKS`] where times are the processor's.
@@ -161,6 +167,21 @@ const WANTED_AT: usize = 16;
 const EVENTS_WANTED: u64 = 1;
 const COUNTS_WANTED: u64 = 2;
 const IN_TICKS: u64 = 4;
+
+/// A part of an area for events.
+struct Ring {
+    /// The head's word that says how many there were so far.
+    count: usize,
+    at: usize,
+    /// A power of two.
+    entries: usize,
+}
+
+impl Ring {
+    const fn end(&self) -> usize {
+        self.at + self.entries * EVENT_BYTES
+    }
+}
 
 /// Words of an area's head.
 mod head {
@@ -177,6 +198,8 @@ mod head {
     pub(super) const NAME_BYTES: usize = 64;
     pub(super) const PLACE: usize = 128;
     pub(super) const PLACE_BYTES: usize = 64;
+    /// Events of the first engine's steps so far: a line of its own.
+    pub(super) const STEPS: usize = 192;
     pub(super) const COUNTERS: usize = 256;
 }
 
@@ -244,8 +267,14 @@ impl Tracing {
         let base = HEAD_BYTES + area * AREA_BYTES;
         let wanted = self.memory.load_u64(WANTED_AT, Ordering::Relaxed)?;
         let memory = self.memory.clone();
-        let tracer =
-            Tracer { memory, base, wanted, looked: Mutex::default(), stale: Mutex::default() };
+        let tracer = Tracer {
+            memory,
+            base,
+            wanted,
+            hand: Hand::default(),
+            looked: Mutex::default(),
+            stale: Mutex::default(),
+        };
         let name = std::fs::read("/proc/self/comm").unwrap_or_default();
         tracer.put_text(head::NAME, head::NAME_BYTES, name.trim_ascii())?;
         tracer.put_text(head::PLACE, head::PLACE_BYTES, place.as_bytes())?;
@@ -261,6 +290,7 @@ pub struct Tracer {
     memory: Arc<HostMem>,
     base: usize,
     wanted: u64,
+    hand: Hand,
     /// What the last looks found: what is as it was is not written again.
     looked: Mutex<Looked>,
     /// What stood in rings when they were reset last, by the number of the queue pair.
@@ -277,25 +307,43 @@ impl Tracer {
         if self.wanted & EVENTS_WANTED == 0 {
             return;
         }
-        let (head, at, entries) = match kind.is_definition() {
-            true => (head::DEFINITIONS, DEFINITIONS_AT, DEFINITIONS),
-            false => (head::EVENTS, EVENTS_AT, EVENTS),
-        };
-        let Ok(nth) = self.memory.fetch_add_u64(self.base + head, 1) else { return };
-        if kind.is_definition() && nth >= entries as u64 {
+        let what =
+            u64::from(number & 0xff_ffff) | u64::from(aux) << 24 | u64::from(kind as u8 + 1) << 56;
+        if self.hand.is_callers() && !kind.is_definition() {
+            let Some(nth) = self.next_of_step() else { return };
+            let at = self.hand.time(kind, what, || self.now());
+            return self.write(&STEPS, nth, what, [at, a, b]);
+        }
+        let ring = if kind.is_definition() { &DEFINED } else { &OTHERS };
+        let Ok(nth) = self.memory.fetch_add_u64(self.base + ring.count, 1) else { return };
+        if kind.is_definition() && nth >= DEFINITIONS as u64 {
             return; // counted, and so known to be lost
         }
-        let at = self.base + at + (nth as usize & (entries - 1)) * EVENT_BYTES;
+        self.write(ring, nth, what, [self.now(), a, b]);
+    }
+
+    /// The place of the next event of the step under way, which this thread is in: nobody else takes any.
+    #[inline]
+    fn next_of_step(&self) -> Option<u64> {
+        let count = self.base + STEPS.count;
+        let nth = self.memory.load_u64(count, Ordering::Relaxed).ok()?;
+        self.store(count, nth.wrapping_add(1), Ordering::Relaxed);
+        // Release: who finds anything of the event finds that its place was taken, as does who looks at what a process
+        // that is killed has left.
+        fence(Ordering::Release);
+        Some(nth)
+    }
+
+    /// Writes the event down that is the `nth` of its ring.
+    #[inline]
+    fn write(&self, ring: &Ring, nth: u64, what: u64, [time, a, b]: [u64; 3]) {
+        let at = self.base + ring.at + (nth as usize & (ring.entries - 1)) * EVENT_BYTES;
         // Which lap of the ring it is tells an event that is whole from the one that it takes the place of.
-        let lap = (nth / entries as u64) as u16;
-        let last = u64::from(number & 0xff_ffff)
-            | u64::from(aux) << 24
-            | u64::from(lap & 0xff) << 40
-            | u64::from(kind as u8 + 1) << 56;
-        let words = [(8, a), (16, b), (0, self.now())];
-        words.into_iter().for_each(|(word, value)| self.store(at + word, value, Ordering::Relaxed));
-        // Release: who finds the last word finds the others. A process that is killed leaves all or nothing of it.
-        self.store(at + 24, last, Ordering::Release);
+        let lap = nth / ring.entries as u64;
+        let words = [time, a, b, what | (lap & 0xff) << 40];
+        // Who finds the last word finds the others. A process that is killed leaves all or nothing of it.
+        let written = self.memory.publish_words(at, words);
+        debug_assert!(written.is_ok(), "the area lies in the memory");
     }
 
     #[inline]

@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{
-    AREA_BYTES, AREAS, CLAIMED_AT, DEFINITIONS, DEFINITIONS_AT, EVENT_BYTES, EVENTS, EVENTS_AT,
-    HEAD_BYTES, IN_TICKS, Kind, QP_BYTES, QP_ERRORS, QP_WORDS, QPS, QPS_AT, Tracing, WANTED_AT,
-    head,
+    AREA_BYTES, AREAS, CLAIMED_AT, DEFINED, EVENT_BYTES, HEAD_BYTES, IN_TICKS, Kind, OTHERS,
+    QP_BYTES, QP_ERRORS, QP_WORDS, QPS, QPS_AT, Ring, STEPS, Tracing, WANTED_AT, head,
 };
 use crate::counters::Counters;
 use bellpush_mem::clock::Pair;
@@ -101,20 +100,15 @@ impl Tracing {
     fn device(&self, base: usize, with_events: bool, now: &Pair) -> Option<DeviceTrace> {
         let of = |word| self.word(base + word);
         let pid = u32::try_from(of(head::PID)).ok().filter(|&pid| pid != 0)?; // else it has just been claimed
-        let (events, definitions) = (of(head::EVENTS), of(head::DEFINITIONS));
+        let lost = |ring: &Ring| of(ring.count).saturating_sub(ring.entries as u64);
         let rate = self.begun.ns_per_tick(now);
         let in_ticks = self.word(WANTED_AT) & IN_TICKS != 0;
         let to_ns = |at| if in_ticks { self.begun.ns_at(at, rate) } else { at };
         let apart = (self.begun.apart + now.apart) as f64 * rate / 2.0;
         let mut marks = Vec::new();
         if with_events {
-            self.marks(
-                base + DEFINITIONS_AT,
-                DEFINITIONS,
-                definitions.min(DEFINITIONS as u64),
-                &mut marks,
-            );
-            self.marks(base + EVENTS_AT, EVENTS, events, &mut marks);
+            self.marks(base, &DEFINED, of(DEFINED.count).min(DEFINED.entries as u64), &mut marks);
+            [STEPS, OTHERS].iter().for_each(|it| self.marks(base, it, of(it.count), &mut marks));
             marks.iter_mut().for_each(|mark| mark.ts_ns = to_ns(mark.ts_ns));
             marks.sort_by_key(|mark| mark.ts_ns);
         }
@@ -128,11 +122,7 @@ impl Tracing {
             opened_ns: of(head::OPENED),
             closed_ns: of(head::CLOSED),
             looked_ns: of(head::LOOKED),
-            lost: [
-                events.saturating_sub(EVENTS as u64),
-                definitions.saturating_sub(DEFINITIONS as u64),
-                of(head::UNCOUNTED),
-            ],
+            lost: [lost(&STEPS).saturating_add(lost(&OTHERS)), lost(&DEFINED), of(head::UNCOUNTED)],
             within_ns: if in_ticks { apart.ceil() as u64 } else { 0 },
             marks,
             counters: counters
@@ -143,12 +133,13 @@ impl Tracing {
     }
 
     /// The last `entries` of `count` events of a ring.
-    fn marks(&self, at: usize, entries: usize, count: u64, into: &mut Vec<Mark>) {
-        for nth in count.saturating_sub(entries as u64)..count {
-            let at = at + (nth as usize & (entries - 1)) * EVENT_BYTES;
+    fn marks(&self, base: usize, ring: &Ring, count: u64, into: &mut Vec<Mark>) {
+        let entries = ring.entries as u64;
+        for nth in count.saturating_sub(entries)..count {
+            let at = base + ring.at + (nth & (entries - 1)) as usize * EVENT_BYTES;
             let last = self.word(at + 24);
             let [ts_ns, a, b] = [0, 8, 16].map(|word| self.word(at + word));
-            let whole = last >> 40 & 0xff == (nth / entries as u64) & 0xff;
+            let whole = last >> 40 & 0xff == (nth / entries) & 0xff;
             let code = (last >> 56) as u8;
             let Some(kind) = code.checked_sub(1).and_then(Kind::from_code).filter(|_| whole) else {
                 continue; // its process was killed in the middle of it
@@ -177,6 +168,7 @@ impl Tracing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EVENTS;
     use super::*;
 
     #[test]
