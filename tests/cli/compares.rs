@@ -298,10 +298,11 @@ fn what_a_model_says_is_compared_row_by_row() {
             "kind": kind, "first_asked": first, "published": true, "note": "" });
         file(name, "sim", 1, row)
     };
-    let scaled = |name: &str, us: f64| {
+    let scaled_of = |name: &str, seed: u64, us: f64| {
         let row = json!({ "path": "pull", "gpus": 16, "bytes": 8, "algorithm": "Ring", "all_reduce_us": us });
-        file(name, "sim --scale", 1, row)
+        file(name, "sim --scale", seed, row)
     };
+    let scaled = |name: &str, us: f64| scaled_of(name, 1, us);
     let asked = |name: &str, seed: u64, ratio: Value| {
         let row = json!({ "path": "pull", "bytes": 8, "completed_ns": 9.0, "time_ratio": ratio,
             "rate_ratio": ratio });
@@ -315,8 +316,12 @@ fn what_a_model_says_is_compared_row_by_row() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let output = compare(&[&asked("e", 1, json!(1)), &asked("f", 2, json!(1.0))]);
     let told = text(&output);
-    assert!(output.status.success() && told.contains(" 1 the same"), "{told}");
-    assert!(told.contains("asked otherwise: seed 1, in_flight 8, set []; seed 2, "), "{told}");
+    assert!(output.status.success() && told.contains(" 0 the same, 1 unknown"), "{told}");
+    assert!(told.contains("or worse: seed 1, in_flight 8, set []; seed 2, "), "{told}");
+    let output = compare(&[&scaled_of("g", 1, 5.0), &scaled_of("h", 2, 6.0), "--fail-above", "5"]);
+    let told = text(&output);
+    assert!(output.status.code() == Some(2) && told.contains("no row can be judged: "), "{told}");
+    assert!(told.contains("\n0 better, 0 worse"), "{told}");
 }
 
 /// Numbers and names that no machine gives: results come from others.

@@ -95,7 +95,7 @@ fn a_bad_card_is_no_verdict_of_the_others() {
     let pull_only = "pull/cpu staged/cpu tcp";
     let no_pull = "push/blueflame push/kernel push/stream push/cpu staged/kernel staged/stream staged/cpu tcp";
     let cases: [Case<'_>; 11] = [
-        ("mps-mismatch", 3, &[(0, 0), (1, 0)], "tcp"),
+        ("mps-mismatch", 1, &[(0, 0), (1, 0)], "tcp"),
         ("off-the-bus", 1, &[(0, 0), (1, 0)], "tcp"),
         ("bridge-off-the-bus", 1, &[(0, 0), (1, 0)], "tcp"),
         ("env-down", 1, &[(0, 1), (1, 1)], "tcp"),
@@ -104,7 +104,7 @@ fn a_bad_card_is_no_verdict_of_the_others() {
         ("vfio-gpu", 1, &[(1, 0), (1, 1)], "tcp"),
         ("mapping-of-one", 1, &[(1, 0), (1, 1)], pull_only),
         ("geforce-beside", 1, &[(1, 0), (1, 1)], no_pull),
-        ("mps-peers", 3, &[(0, 0)], no_pull),
+        ("mps-peers", 1, &[(0, 0)], no_pull),
         ("ib-switches", 0, &[], ""),
     ];
     for (name, status, less, can) in cases {
@@ -177,27 +177,6 @@ fn what_no_pair_can_is_said_of_all() {
     assert!(by.contains(&"pcie-link".into()) && by.contains(&"rdma-port".into()), "{by:?}");
 }
 
-/// Findings that each leave another device, and together none: the status is that of what is prevented.
-#[test]
-fn what_is_left_of_no_pair_is_prevented() {
-    for changes in [
-        &["port mlx5_0:1 state=DOWN phys_state=Disabled", "drop dev/infiniband/uverbs1"],
-        &[
-            "drop proc/driver/nvidia/gpus/0000:9b",
-            "pci 0000:9b:00.0 driver=vfio-pci",
-            "pci 0000:19:00.0 dead=1",
-        ][..],
-    ] {
-        let dir = machine("ib-switches", changes);
-        let (status, text) = on(dir.path(), &[]);
-        let report = json(dir.path());
-        assert!(possible(&report).values().all(|can| can.join(" ") == "tcp"), "{text}");
-        assert_eq!((status, &report["status"]), (3, &3.into()), "{text}");
-        let line = text.lines().find(|line| line.starts_with("  findings")).unwrap();
-        assert!(line.contains("0 prevent something by itself, all together"), "{text}");
-    }
-}
-
 /// What is wrong with one device is said of no pair without it.
 #[test]
 fn no_pair_is_blamed_for_anothers_device() {
@@ -219,13 +198,13 @@ fn no_pair_is_blamed_for_anothers_device() {
         (on(dir.path(), &[]).0, json(dir.path()))
     };
     let (status, report) = translated(&[&dma("0000:9a:00.0")]);
-    assert_eq!(status, 3, "its reads would be of other memory");
+    assert_eq!(status, 1, "the other card is left");
     for gpu in gpus {
         assert_eq!(pull(&report, [gpu, "mlx5_0"]), serde_json::json!([]));
         assert_eq!(pull(&report, [gpu, "mlx5_1"]), serde_json::json!(["iommu"]));
     }
     let (status, report) = translated(&[&dma(gpus[1])]);
-    assert_eq!((status, pull(&report, [gpus[0], "mlx5_1"])), (3, serde_json::json!([])));
+    assert_eq!((status, pull(&report, [gpus[0], "mlx5_1"])), (1, serde_json::json!([])));
     assert_eq!(pull(&report, [gpus[1], "mlx5_0"]), serde_json::json!(["iommu"]));
     let all = ["0000:18:00.0", "0000:9a:00.0"].map(dma);
     let (status, report) = translated(&[&all[0], &all[1]]);
@@ -305,31 +284,4 @@ fn what_is_broken_is_not_praised() {
     assert!(text.contains("left out, since it cannot be used: mlx5_0 (pcie-mps)\n"), "{text}");
     let text = on(machine("ib-switches", &[]).path(), &[]).1;
     assert!(text.contains("rdma-port  mlx5_0:1, mlx5_1:1: active\n"), "{text}");
-}
-
-/// The end of the report says that there is a script, if there is one that mends something.
-#[test]
-fn the_script_is_told_of_where_it_mends() {
-    let (mut with, mut without) = (0, 0);
-    for name in names() {
-        let dir = machine(&name, &[]);
-        let text = on(dir.path(), &[]).1;
-        let report = json(dir.path());
-        let bad = report["findings"].as_array().unwrap().iter().filter(|finding| {
-            ["warning", "prevents"].contains(&finding["severity"].as_str().unwrap())
-        });
-        let mended = bad.filter(|finding| finding["script"] != serde_json::json!([])).count();
-        let end: Vec<&str> =
-            text.trim_end().rsplit("\n\n").next().unwrap().split_whitespace().collect();
-        let end = end.join(" ");
-        let wanted = format!("--fix` prints a shell script with the fixes of {mended} of ");
-        match mended {
-            0 => assert!(!text.contains("--fix"), "{name}: {text}"),
-            _ => {
-                assert!(end.contains(&wanted) && end.ends_with("it runs nothing"), "{name}: {text}")
-            }
-        }
-        *(if mended > 0 { &mut with } else { &mut without }) += 1;
-    }
-    assert!(with > 15 && without > 30, "{with} {without}");
 }

@@ -498,7 +498,7 @@ fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>)
     if let Some(path) = &args.json {
         let meta = json!({
             "command": command, "seed": args.seed(), "set": args.set, "source": "model",
-            "in_flight": args.in_flight(),
+            "in_flight": args.in_flight(), "gpu": args.gpu, "nic": args.nic, "message": args.message,
         });
         let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
         put(path, &(text + "\n"))?;

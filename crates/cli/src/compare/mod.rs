@@ -14,7 +14,7 @@ use bellpush_cli::report::human::printable;
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::rows::{Better, Key, Side, common};
+use self::rows::{Better, Key, Sample, Side, common};
 use crate::cli::CliError;
 use crate::values;
 
@@ -25,6 +25,8 @@ const WORSE: u8 = 1;
 const LEAST_ORDERS: u64 = 20;
 /// Most runs of a row that are believed.
 const MOST_RUNS: u64 = 1000;
+/// What a model is asked beside its rows.
+const ASKED: [&str; 6] = ["seed", "in_flight", "set", "gpu", "nic", "message"];
 /// The columns of `--csv`.
 const COLUMNS: [&str; 8] = ["row", "measure", "before", "after", "ratio", "low", "high", "verdict"];
 
@@ -96,8 +98,16 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
     }
     // What was asked for is written by then.
     if limit.is_some() && !all.rows.is_empty() && all.rows.iter().all(|row| row.verdict() == "?") {
-        let what = "--fail-above: no row was measured often enough to be judged";
-        return Err(CliError::new(what, "give three results of a side, or run 'bench --runs 3'"));
+        return Err(match all.is_asked_alike {
+            true => CliError::new(
+                "--fail-above: no row was measured often enough to be judged",
+                "give three results of a side, or run 'bench --runs 3'",
+            ),
+            false => CliError::new(
+                "--fail-above: no row can be judged: the model was asked otherwise",
+                "give results of the same seed, operations in flight, GPU, NIC and --set",
+            ),
+        });
     }
     let is_whole = all.missing.is_empty() && all.unverified.is_empty();
     let bad = limit.is_some() && !(failed.is_empty() && is_whole);
@@ -173,7 +183,8 @@ impl Read {
         self.command = command;
         self.exact &= meta["source"] == "model";
         if meta["source"] == "model" {
-            let said = ["seed", "in_flight", "set"].map(|name| format!("{name} {}", meta[name]));
+            let said = ASKED.iter().filter(|name| !meta[**name].is_null());
+            let said: Vec<String> = said.map(|name| format!("{name} {}", meta[*name])).collect();
             self.asked.insert(printable(&said.join(", ")));
         }
         self.on_host |= meta["executor"] == "host";
@@ -271,13 +282,34 @@ struct Row {
     /// After by before.
     ratio: f64,
     /// Least and greatest ratio of any two repetitions, of rows that were measured often enough.
-    interval: Option<[f64; 2]>,
+    interval: Option<Interval>,
+}
+
+/// Least and greatest ratio of any two repetitions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Interval {
+    low: f64,
+    /// None where a repetition of before has 0: the ratio to that has no bound.
+    high: Option<f64>,
+}
+
+/// A ratio as far as numbers go: values come from others' files. `of` is above 0.
+fn ratio(value: f64, of: f64) -> f64 {
+    (value / of).clamp(f64::MIN_POSITIVE, f64::MAX)
+}
+
+impl Interval {
+    fn new(before: &Sample, after: &Sample) -> Self {
+        let low = if after.low > 0.0 { ratio(after.low, before.high) } else { 0.0 };
+        let high = (before.low > 0.0).then(|| ratio(after.high, before.low));
+        Self { low, high }
+    }
 }
 
 impl Row {
     fn verdict(&self) -> &'static str {
-        let Some([low, high]) = self.interval else { return "?" };
-        match (low > 1.0, high < 1.0, self.better) {
+        let Some(Interval { low, high }) = self.interval else { return "?" };
+        match (low > 1.0, high.is_some_and(|high| high < 1.0), self.better) {
             (true, _, Better::More) | (_, true, Better::Less) => "better",
             (true, _, Better::Less) | (_, true, Better::More) => "worse",
             _ => "same",
@@ -304,6 +336,8 @@ struct Comparison {
     unverified: Vec<Key>,
     /// What was measured before, and is not in the other result, or not in all of its runs.
     missing: Vec<Key>,
+    /// Whether both sides are of one question to a model, or of none.
+    is_asked_alike: bool,
     notes: Vec<String>,
 }
 
@@ -318,14 +352,15 @@ impl Comparison {
         let noise =
             noises.get((noises.len() * 9 / 10).min(noises.len().saturating_sub(1))).copied();
         let exact = before.exact && after.exact && noise.is_none();
+        let is_asked_alike = before.asked == after.asked;
         let mut rows = Vec::new();
         for key in &before.rows.order {
             let (a, better) = &before.rows.samples[key];
             let Some((b, _)) = after.rows.samples.get(key) else { continue };
-            let is_judged = exact || orders(a.runs, b.runs) >= LEAST_ORDERS;
-            let interval = is_judged.then(|| [b.low / a.high, b.high / a.low]);
+            let is_judged = is_asked_alike && (exact || orders(a.runs, b.runs) >= LEAST_ORDERS);
+            let interval = is_judged.then(|| Interval::new(a, b));
             let (before, after) = (a.value(), b.value());
-            let (key, better, ratio) = (key.clone(), *better, after / before);
+            let (key, better, ratio) = (key.clone(), *better, ratio(after, before));
             rows.push(Row { key, better, before, after, ratio, interval });
         }
         let mut notes = Vec::new();
@@ -344,10 +379,13 @@ impl Comparison {
                     .into(),
             );
         }
-        if before.asked != after.asked {
-            let said = |side: &Read| side.asked.iter().cloned().collect::<Vec<_>>().join(" and ");
+        if !is_asked_alike {
+            let said = |side: &Read| match side.asked.is_empty() {
+                true => "no model".to_owned(),
+                false => side.asked.iter().cloned().collect::<Vec<_>>().join(" and "),
+            };
             notes.push(format!(
-                "the model was asked otherwise: {}; {}",
+                "the model was asked otherwise, so that no value is better or worse: {}; {}",
                 said(&before),
                 said(&after)
             ));
@@ -366,10 +404,17 @@ impl Comparison {
                 "noise: of repeated values nine in ten lie within ±{noise:.1} % of their middle"
             ));
         }
+        let unbounded = |row: &&Row| row.interval.is_some_and(|interval| interval.high.is_none());
+        let unbounded = rows.iter().filter(unbounded).count();
+        if unbounded > 0 {
+            notes.push(format!(
+                "{unbounded} values have a least of 0 before: nothing bounds how many times as much they are after"
+            ));
+        }
         let unknown = rows.iter().filter(|row| row.interval.is_none()).count();
-        if exact {
+        if exact && is_asked_alike {
             notes.push("both are a model's: values are exact".into());
-        } else if unknown > 0 {
+        } else if unknown > 0 && is_asked_alike {
             notes.push(format!(
                 "{unknown} values were measured too seldom to be judged: three results of each \
                  side, apart by commas or by 'bench --runs 3', are enough"
@@ -384,7 +429,8 @@ impl Comparison {
         };
         let missing = before.rows.order.iter().filter(is_missing).cloned().collect();
         let files = [before.names, after.names];
-        Self { command: before.command, files, rows, common, noise, unverified, missing, notes }
+        let command = before.command;
+        Self { command, files, rows, common, noise, unverified, missing, is_asked_alike, notes }
     }
 
     /// Rows that are worse by more than `limit`, and not by what they vary alone.
@@ -404,7 +450,7 @@ impl Comparison {
             json!({
                 "row": row.key.text(&self.common), "measure": row.key.measure,
                 "before": row.before, "after": row.after, "ratio": row.ratio,
-                "low": row.interval.map(|i| i[0]), "high": row.interval.map(|i| i[1]),
+                "low": row.interval.map(|i| i.low), "high": row.interval.and_then(|i| i.high),
                 "verdict": row.verdict(),
             })
         };

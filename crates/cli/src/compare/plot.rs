@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
 
 use super::rows::Key;
-use super::{Comparison, Row};
+use super::table::times;
+use super::{Comparison, Interval, Row};
 use crate::cli::CliError;
 
 /// Most lines of a plot that can be told apart.
@@ -18,6 +19,8 @@ const NAMES: f64 = 470.0;
 const RATIOS: f64 = 360.0;
 const WIDTH: f64 = 960.0;
 const TOP: f64 = 56.0;
+/// Greatest ratio over the size: an axis goes to the next power of ten.
+const MOST_RATIO: f64 = 1e300;
 /// Characters that a name has room for.
 const NAME_CHARS: usize = 60;
 
@@ -53,8 +56,12 @@ impl Comparison {
                 lines.push(Line { label, points: Vec::new(), bars: Vec::new() });
                 lines.len() - 1
             });
-            lines[at].points.push((size, row.ratio));
-            lines[at].bars.extend(row.interval.map(|[low, high]| (size, low, high)));
+            let drawn = |ratio: f64| ratio.clamp(1.0 / MOST_RATIO, MOST_RATIO);
+            lines[at].points.push((size, drawn(row.ratio)));
+            // A logarithmic axis has no place for 0, nor for what has no bound.
+            let whole = row.interval.filter(|interval| interval.low > 0.0);
+            let bar = whole.and_then(|it| Some((size, drawn(it.low), drawn(it.high?))));
+            lines[at].bars.extend(bar);
         }
         lines
     }
@@ -62,8 +69,11 @@ impl Comparison {
     /// A row below the other: its ratio as a dot, its interval as a bar, a line where nothing changed.
     fn list(&self) -> String {
         let shown: Vec<&Row> = self.rows.iter().take(MOST_ROWS).collect();
-        let ends = shown.iter().flat_map(|row| row.interval.unwrap_or([row.ratio; 2]));
-        let ends = ends.filter(|end| end.is_finite() && *end > 0.0);
+        let ends = shown.iter().flat_map(|row| match row.interval {
+            Some(Interval { low, high }) => [low, high.unwrap_or(row.ratio)],
+            None => [row.ratio; 2],
+        });
+        let ends = ends.filter(|end| *end > 0.0);
         // As far to the left as to the right: half as much is as far as twice.
         let most = ends.map(|end| end.ln().abs()).fold(0.02, f64::max) * 1.05;
         let x = |ratio: f64| {
@@ -97,22 +107,23 @@ impl Comparison {
             let _ = writeln!(
                 svg,
                 "<text x=\"16\" y=\"{0}\">{1}</text><circle cx=\"{2:.1}\" cy=\"{y}\" r=\"4\" \
-                 class=\"{class}\"/><text x=\"{3}\" y=\"{0}\" text-anchor=\"end\">{4:.3} \
+                 class=\"{class}\"/><text x=\"{3}\" y=\"{0}\" text-anchor=\"end\">{4} \
                  {5}</text>",
                 y + 4.0,
                 escaped(&name),
                 x(row.ratio),
                 WIDTH - 16.0,
-                row.ratio,
+                times(row.ratio),
                 row.verdict(),
             );
-            if let Some([low, high]) = row.interval {
+            // What has no bound ends at the drawing's edge.
+            if let Some(Interval { low, high }) = row.interval {
                 let _ = writeln!(
                     svg,
                     "<line x1=\"{:.1}\" y1=\"{y}\" x2=\"{:.1}\" y2=\"{y}\" stroke-width=\"2\" \
                      class=\"{class}\"/>",
                     x(low),
-                    x(high)
+                    x(high.unwrap_or(f64::MAX))
                 );
             }
         }
@@ -130,7 +141,7 @@ impl Comparison {
 fn over_size(mut lines: Vec<Line>) -> Result<String, CliError> {
     let mut remarks = vec!["After by before: of times, less is better; of rates, more.".into()];
     if lines.iter().any(|line| !line.bars.is_empty()) {
-        remarks.push("Bars: as far as repetitions vary.".into());
+        remarks.push("Bars: as far as repetitions vary; none where the least of one is 0.".into());
     }
     if lines.len() > MOST_LINES {
         remarks.push(format!("The first {MOST_LINES} of {} lines.", lines.len()));

@@ -104,7 +104,7 @@ impl Sample {
 
     /// Half of the way from least to greatest, as a share of the value.
     pub fn noise(&self) -> f64 {
-        (self.high - self.low) / 2.0 / self.value()
+        ((self.high - self.low) / 2.0 / self.value()).min(f64::MAX / 100.0)
     }
 
     fn add(&mut self, other: Self) {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Comparison;
 use super::rows::Better;
+use super::{Comparison, Interval};
 
 /// Longest name that stands before its values; a longer one stands above them.
 const MOST: usize = 72;
@@ -40,7 +40,7 @@ impl Comparison {
             "row", "measure", "unit", "better", "A, before", "B, after", "B÷A", "B÷A least, most"
         );
         for (row, name) in self.rows.iter().zip(&names).filter(|(row, _)| is_shown(row.verdict())) {
-            let interval = row.interval.map_or("-".into(), |[a, b]| format!("[{a:.3}, {b:.3}]"));
+            let interval = row.interval.map_or("-".into(), interval);
             let mut name = name.as_str();
             if name.chars().count() > width {
                 let _ = writeln!(out, "{name}");
@@ -54,10 +54,10 @@ impl Comparison {
             };
             let _ = writeln!(
                 out,
-                "{name:<width$} {measure:<15} {unit:<5} {better:<6} {:>11} {:>11} {:>7.3} {interval:>16}  {}",
+                "{name:<width$} {measure:<15} {unit:<5} {better:<6} {:>11} {:>11} {:>7} {interval:>16}  {}",
                 number(row.before),
                 number(row.after),
-                row.ratio,
+                times(row.ratio),
                 row.verdict()
             );
         }
@@ -80,11 +80,38 @@ impl Comparison {
             out.push('\n');
             for &i in failed {
                 let (row, name) = (&self.rows[i], &names[i]);
-                let loss = 100.0 * row.loss();
-                let _ = writeln!(out, "  {name} {}: {loss:.1} % worse", row.key.measure);
+                let _ = match row.loss() {
+                    loss if loss < 1e6 => {
+                        writeln!(out, "  {name} {}: {:.1} % worse", row.key.measure, 100.0 * loss)
+                    }
+                    loss => {
+                        writeln!(
+                            out,
+                            "  {name} {}: worse by a factor of {loss:.1e}",
+                            row.key.measure
+                        )
+                    }
+                };
             }
         }
         out
+    }
+}
+
+/// The least and the greatest ratio; from the least on where nothing bounds it.
+fn interval(Interval { low, high }: Interval) -> String {
+    match high {
+        Some(high) => format!("[{}, {}]", times(low), times(high)),
+        None if low == 0.0 => "any".to_owned(),
+        None => format!("{} or more", times(low)),
+    }
+}
+
+/// A ratio, in as many characters as its column has where it is none that machines give.
+pub(super) fn times(ratio: f64) -> String {
+    match ratio {
+        v if v != 0.0 && !(1e-3..1e4).contains(&v) => format!("{v:.1e}"),
+        v => format!("{v:.3}"),
     }
 }
 

@@ -29,7 +29,8 @@ fn ratios_have_the_interval_of_their_repetitions() {
     let all = Comparison::new(side(json!(before)), side(json!(after)));
     let verdicts: Vec<_> = all.rows.iter().map(|r| r.verdict()).collect();
     assert_eq!(verdicts, ["worse", "worse", "same", "same"]);
-    let [low, high] = all.rows[0].interval.unwrap();
+    let Interval { low, high } = all.rows[0].interval.unwrap();
+    let high = high.unwrap();
     assert!((low - 1210.0 / 1040.0).abs() < 1e-9 && (high - 1210.0 / 960.0).abs() < 1e-9);
     assert_eq!((all.beyond(0.05).len(), all.beyond(1.5).len()), (2, 0));
     assert!((all.rows[1].loss() - 1.0).abs() < 1e-9);
@@ -185,7 +186,8 @@ fn units_say_what_is_better() {
     }
     let spread = json!([{ "row": "a", "unit": "GB/s", "measured": 10.0, "spread_percent": 20 }]);
     let all = Comparison::new(side(spread.clone()), side(spread));
-    assert_eq!(all.rows[0].interval, Some([8.0 / 12.0, 12.0 / 8.0]), "either end may be so far");
+    let wanted = Interval { low: 8.0 / 12.0, high: Some(12.0 / 8.0) };
+    assert_eq!(all.rows[0].interval, Some(wanted), "either end may be so far");
     for bad in [
         json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": 9.5, "max": 8.0 }]),
         json!([{ "row": "a", "unit": "ns", "median": 9.0, "min": "8", "max": 9.5 }]),
@@ -286,4 +288,74 @@ fn lines_of_a_plot_differ_in_what_a_legend_shows() {
     let shown: std::collections::BTreeSet<String> =
         labels.iter().map(|label| label.chars().take(30).collect()).collect();
     assert!(labels.len() >= 4 && shown.len() == labels.len(), "{labels:?}");
+}
+
+/// A ratio to 0 has no bound, and one of numbers far apart has no number: neither is printed.
+#[test]
+fn no_ratio_is_without_a_number() {
+    let of = |rows: &[(f64, f64, f64)], size: Option<u64>| {
+        let row = |(median, min, max): &(f64, f64, f64)| {
+            json!({ "row": "a", "unit": "ns", "median": median, "min": min, "max": max,
+                "size_bytes": size })
+        };
+        json!({ "meta": { "command": "bench --post", "runs": 5 },
+            "results": rows.iter().map(row).collect::<Vec<_>>() })
+        .to_string()
+    };
+    let (some, none) = ((10.0, 9.0, 11.0), (10.0, 0.0, 11.0));
+    let far = [(1e308, 1e308, 1e308), (1e-300, 1e-300, 1e-300)];
+    for (before, after) in
+        [(none, some), (some, none), (none, none), (far[0], far[1]), (far[1], far[0])]
+    {
+        for size in [None, Some(8)] {
+            let all = told(&of(&[before], size), &of(&[after], size)).unwrap();
+            for text in &all {
+                let text = text.to_lowercase();
+                let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+                let odd: Vec<&str> = words.filter(|word| ["inf", "nan"].contains(word)).collect();
+                assert!(odd.is_empty(), "{before:?} {after:?} {size:?}: {odd:?} {text}");
+            }
+            assert!(all[0].lines().all(|line| line.chars().count() < 140), "{}", all[0]);
+        }
+    }
+    let [text, csv, _] = told(&of(&[none], None), &of(&[some], None)).unwrap();
+    assert!(text.contains(" 0.818 or more  same\n"), "{text}");
+    assert!(text.contains("note: 1 values have a least of 0 before: nothing bounds"), "{text}");
+    assert!(csv.lines().nth(1).unwrap().ends_with(",,same"), "{csv}");
+    let [text, ..] = told(&of(&[none], None), &of(&[none], None)).unwrap();
+    assert!(text.contains(" any  same\n"), "{text}");
+    // Above all that there was before, it is worse, whatever bounds it.
+    let [text, ..] = told(&of(&[none], None), &of(&[(30.0, 20.0, 31.0)], None)).unwrap();
+    assert!(text.contains("1.818 or more  worse\n"), "{text}");
+}
+
+/// Another question has another answer, which is neither better nor worse.
+#[test]
+fn a_model_that_was_asked_otherwise_is_not_judged() {
+    let of = |meta: Value, ns: f64| {
+        let mut meta = meta;
+        (meta["command"], meta["source"]) = (json!("sim"), json!("model"));
+        json!({ "meta": meta,
+            "results": [{ "path": "pull", "bytes": 8, "completed_ns": ns }] })
+        .to_string()
+    };
+    let own = json!({ "seed": 1, "in_flight": 8, "set": [], "gpu": null, "nic": "nic0" });
+    for (field, value) in [
+        ("seed", json!(2)),
+        ("in_flight", json!(4)),
+        ("set", json!(["nic_tags=8"])),
+        ("gpu", json!("gpu1")),
+        ("nic", json!("nic1")),
+        ("message", json!("4KiB")),
+    ] {
+        let mut other = own.clone();
+        other[field] = value;
+        let [text, csv, _] = told(&of(own.clone(), 10.0), &of(other, 12.0)).unwrap();
+        assert!(text.contains("0 better, 0 worse, 0 the same, 1 unknown"), "{field}: {text}");
+        assert!(text.contains("note: the model was asked otherwise, so that"), "{field}: {text}");
+        assert!(!text.contains("too seldom") && !text.contains("exact"), "{field}: {text}");
+        assert!(csv.lines().nth(1).unwrap().ends_with(",,,?"), "{field}: {csv}");
+    }
+    let [text, ..] = told(&of(own.clone(), 10.0), &of(own, 12.0)).unwrap();
+    assert!(text.contains("1 worse"), "{text}");
 }

@@ -61,7 +61,7 @@ pub struct Lack {
 pub struct Finding {
     /// Id of the check.
     pub check: &'static str,
-    /// How much it matters.
+    /// How much it matters, of what it takes from devices when [`settle`](super::verdict::settle) has looked at it.
     pub severity: Severity,
     /// What it speaks of, such as a device; empty for the machine.
     pub subject: String,
@@ -186,6 +186,11 @@ impl Finding {
     pub fn script(mut self, line: impl Into<String>) -> Self {
         self.script.push(line.into());
         self
+    }
+
+    /// Whether its script has a command, and not comments alone.
+    pub fn has_command(&self) -> bool {
+        self.script.iter().any(|line| !line.starts_with('#'))
     }
 
     /// Where this is written, if not where the check says.

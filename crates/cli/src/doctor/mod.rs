@@ -1,13 +1,14 @@
 //! `bellpush doctor`: what a machine can do for GPU-initiated networking, and why not.
 //!
-//! [`machine`] reads, [`checks`] is a table of functions from the machine to findings, [`report`]
-//! renders them. Nothing is changed, and nothing is run but with `--live`.
+//! [`machine`] reads, [`checks`] is a table of functions from the machine to findings, [`verdict`]
+//! says what they mean together, [`report`] renders them. Nothing is changed, and nothing is run but with `--live`.
 
 mod checks;
 mod finding;
 mod live;
 mod machine;
 pub mod packed;
+mod placement;
 mod read;
 mod record;
 mod report;
@@ -117,13 +118,14 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
         false => None,
     };
     findings.extend(measured.iter().flat_map(|m| m.findings(&args.nic)).map(in_one_line));
-    let status = verdict::status(&machine, &findings);
+    verdict::settle(&machine, &mut findings);
+    let status = verdict::status(&findings);
     let name = given.map_or("this machine".to_owned(), |path| path.display().to_string());
     let what = unpacked.as_ref().map_or_else(String::new, |unpacked| read::short(&unpacked.what));
     let (fix, wants_json) = (args.fix, args.json.is_some());
     let (text, json) = within(left, &Arc::default(), move || {
         let (findings, live) = (&findings[..], measured.as_ref());
-        let report = Report { name, what, machine: &machine, findings, live };
+        let report = Report::new([name, what], &machine, findings, live);
         let text = if fix { report.script() } else { report.text() };
         (text, wants_json.then(|| report.json()))
     })?;
@@ -226,7 +228,9 @@ pub fn check_table() -> String {
 pub fn findings_of(root: &Path) -> Result<Vec<[String; 4]>, CliError> {
     // Without the bound of time: a machine that builds may be slow.
     let machine = Machine::read(&open(root, Arc::default())?, false);
-    Ok(examine(&machine)
+    let mut findings = examine(&machine);
+    verdict::settle(&machine, &mut findings);
+    Ok(findings
         .into_iter()
         .map(|f| [f.check.to_owned(), f.severity.name().to_owned(), f.subject, f.found])
         .collect())

@@ -202,7 +202,9 @@ fn kept(name: &str, content: Vec<u8>) -> Vec<u8> {
             (words.join(" ") + "\n").into_bytes()
         }
         (NCCL_CONF, _) => lines(|line| line.starts_with("NCCL_")),
-        (_, "information") => lines(|line| line.starts_with("Model:")),
+        (_, "information") => {
+            lines(|line| line.starts_with("Model:") || line.starts_with("Device Minor:"))
+        }
         (_, "config") => without_serial(content),
         _ => content,
     }

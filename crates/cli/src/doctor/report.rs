@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 
-use bellpush::pcie::topology::{Address, candidates};
+use bellpush::pcie::topology::Address;
 use serde_json::{Value, json};
 
 use super::finding::{Finding, Lack, Need, Severity};
 use super::live::Measured;
 use super::machine::{Machine, RANKED};
+use super::placement::Placement;
 use super::read::short;
-use super::right::{Right, broken};
-use super::verdict::{PathVerdict, Verdicts, is_left_nothing, status};
+use super::right::Right;
+use super::verdict::{PathVerdict, Verdicts, label, status};
 
 /// Version of the JSON: one more where a key changes its meaning or goes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Columns of a line.
 const WIDTH: usize = 100;
 /// Most GPUs or NICs of the table; the JSON has all.
@@ -27,48 +28,16 @@ pub struct Report<'a> {
     pub what: String,
     /// It.
     pub machine: &'a Machine,
-    /// What the checks found.
-    pub findings: &'a [Finding],
+    /// What the checks found, and what is told of it.
+    right: Right,
+    verdicts: Verdicts,
+    placement: Placement,
     /// What was measured.
-    pub live: Option<&'a Measured>,
-}
-
-/// A GPU and a NIC.
-struct Pair {
-    gpu: Address,
-    nic: Address,
-    class: String,
-    distance: Option<u32>,
-    is_given: bool,
+    live: Option<&'a Measured>,
 }
 
 /// The checks that a verdict names.
 type ChecksOf = fn(&PathVerdict) -> &Vec<&'static str>;
-
-fn pairs(m: &Machine, findings: &[Finding]) -> Vec<Pair> {
-    let Some(tree) = m.pci.tree() else { return Vec::new() };
-    let broken = broken(m, findings);
-    let given = m.usable_pairs(|nic| broken.contains_key(&m.nic_name(nic)));
-    let nodes: Vec<u32> = m.system.distances.keys().copied().collect();
-    let distance = |a: Address, b: Address| {
-        let place = nodes.iter().position(|&n| Some(n) == tree.numa(b))?;
-        m.system.distances.get(&tree.numa(a)?)?.get(place).copied()
-    };
-    let mut all = Vec::new();
-    let nics = candidates(&tree);
-    for gpu in m.gpus().into_iter().take(RANKED) {
-        for &nic in nics.iter().take(RANKED) {
-            all.push(Pair {
-                gpu,
-                nic,
-                class: tree.class(gpu, nic).to_string(),
-                distance: distance(gpu, nic),
-                is_given: given.iter().any(|p| p.gpu == gpu && p.nic == Some(nic)),
-            });
-        }
-    }
-    all
-}
 
 fn wrapped(out: &mut String, label: &str, text: &str) {
     if text.is_empty() {
@@ -91,15 +60,27 @@ fn wrapped(out: &mut String, label: &str, text: &str) {
     let _ = writeln!(out, "{line}");
 }
 
-impl Report<'_> {
+impl<'a> Report<'a> {
+    /// What is told of a machine of this name, and what a recorded one says that it is.
+    pub fn new(
+        [name, what]: [String; 2],
+        machine: &'a Machine,
+        findings: &[Finding],
+        live: Option<&'a Measured>,
+    ) -> Self {
+        let right = Right::of(machine, findings);
+        let verdicts = Verdicts::of(machine, findings);
+        let placement = Placement::of(machine, &verdicts);
+        Self { name, what, machine, right, verdicts, placement, live }
+    }
+
     fn of(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(move |f| f.severity == severity)
+        self.right.findings.iter().filter(move |f| f.severity == severity)
     }
 
     /// The report as text, the verdict first.
     pub fn text(&self) -> String {
         let m = self.machine;
-        let right = Right::of(m, self.findings);
         let known = |text: Option<&String>| short(text.map_or("unknown", String::as_str));
         let mut out = format!("bellpush doctor: {}\n", short(&self.name));
         wrapped(&mut out, "recorded", &self.what);
@@ -115,7 +96,7 @@ impl Report<'_> {
                 plural(cards)
             ),
         );
-        self.verdict(&right, &mut out);
+        self.verdict(&mut out);
         self.placement(&mut out);
         for (severity, head) in [(Severity::Prevents, "PREVENTS"), (Severity::Warning, "WARNING")] {
             for f in self.of(severity) {
@@ -139,7 +120,7 @@ impl Report<'_> {
         {
             self.short_list(severity, head, &mut out);
         }
-        let fine = right.lines();
+        let fine = self.right.lines();
         if !fine.is_empty() {
             out += "\nAs it should be:\n";
         }
@@ -151,25 +132,38 @@ impl Report<'_> {
         out
     }
 
-    /// That there is a script, where it mends something.
+    /// How much a script mends, and what has to be done by hand, in a line each.
     fn remedy(&self, out: &mut String) {
-        let bad = || self.findings.iter().filter(|f| f.severity >= Severity::Warning);
-        let mended = bad().filter(|f| !f.script.is_empty()).count();
-        if mended == 0 {
-            return;
+        let (mended, by_hand): (Vec<&Finding>, Vec<&Finding>) =
+            self.bad().partition(|f| f.has_command());
+        let mut lines = Vec::new();
+        if !mended.is_empty() {
+            let of = if self.machine.live { "" } else { " --machine …" };
+            let (n, all) = (mended.len(), mended.len() + by_hand.len());
+            lines.push((
+                "to mend",
+                format!(
+                    "`bellpush doctor{of} --fix` prints a shell script with the fixes of {n} of \
+                     {all} findings above; it runs nothing"
+                ),
+            ));
         }
-        let of = if self.machine.live { "" } else { " --machine …" };
-        let text = format!(
-            "`bellpush doctor{of} --fix` prints a shell script with the fixes of {mended} of {} \
-             findings above; it runs nothing",
-            bad().count()
-        );
-        out.push('\n');
-        wrapped(out, "to mend", &text);
+        if !by_hand.is_empty() {
+            lines.push(("by hand", format!("{}: see `fix` above", listed(&by_hand))));
+        }
+        if !lines.is_empty() {
+            out.push('\n');
+        }
+        lines.iter().for_each(|(label, text)| wrapped(out, label, text));
     }
 
-    fn verdict(&self, right: &Right<'_>, out: &mut String) {
-        let verdicts = Verdicts::of(self.machine, self.findings);
+    /// What is to be mended.
+    fn bad(&self) -> impl Iterator<Item = &Finding> {
+        self.right.findings.iter().filter(|f| f.severity >= Severity::Warning)
+    }
+
+    fn verdict(&self, out: &mut String) {
+        let verdicts = &self.verdicts;
         let groups = verdicts.groups();
         for group in &groups {
             if groups.len() > 1 {
@@ -195,27 +189,21 @@ impl Report<'_> {
         );
         let count = |s| self.of(s).count();
         let (p, w) = (count(Severity::Prevents), count(Severity::Warning));
-        let (u, fine) = (count(Severity::Unseen), right.count());
-        // Each of them leaves another device, and no device is left.
-        let together = match p == 0 && is_left_nothing(&verdicts) {
-            true => " by itself, all together every path on a card",
-            false => "",
-        };
-        let text = format!(
-            "{p} prevent something{together}, {w} warnings, {u} not to be seen, {fine} fine"
-        );
+        let (u, fine) = (count(Severity::Unseen), count(Severity::Fine));
+        let text = format!("{p} prevent something, {w} warnings, {u} not to be seen, {fine} fine");
         wrapped(out, "findings", &text);
     }
 
     fn placement(&self, out: &mut String) {
         let m = self.machine;
-        let all = pairs(m, self.findings);
-        if m.rdma.is_empty() || all.is_empty() {
+        let all = &self.placement.pairs;
+        if all.is_empty() {
             return;
         }
         let _ = writeln!(
             out,
-            "\nClass and NUMA distance of every GPU and NIC; * the NIC that a GPU should take"
+            "\nClass and NUMA distance of every GPU and NIC; * what a GPU should take, \
+             of what can be used"
         );
         let mut nics: Vec<Address> = all.iter().map(|p| p.nic).collect();
         nics.sort_unstable();
@@ -235,6 +223,7 @@ impl Report<'_> {
             }
             out.push('\n');
         }
+        self.unplaced(out);
         if let Some((gpus, nics)) = m.unranked() {
             let _ = writeln!(
                 out,
@@ -242,6 +231,21 @@ impl Report<'_> {
             );
         } else if nics.len() > MOST || m.gpus().len() > MOST {
             let _ = writeln!(out, "  the rest: --json");
+        }
+    }
+
+    /// Why GPUs should take no NIC, a line for each reason.
+    fn unplaced(&self, out: &mut String) {
+        let without = &self.placement.without;
+        let mut told: Vec<&str> = Vec::new();
+        for (_, why) in without {
+            if told.contains(&why.as_str()) {
+                continue;
+            }
+            told.push(why);
+            let same = without.iter().filter(|(_, own)| own == why);
+            let names: Vec<String> = same.map(|(gpu, _)| label(self.machine, *gpu)).collect();
+            wrapped(out, "no star", &format!("{}: {why}", names.join(", ")));
         }
     }
 
@@ -268,7 +272,7 @@ impl Report<'_> {
 
     /// The report as JSON.
     pub fn json(&self) -> Value {
-        let findings = self.findings.iter().map(|f| {
+        let findings = self.right.findings.iter().map(|f| {
             let of = |needs: &[Need]| needs.iter().map(|n| need(*n)).collect::<Vec<&str>>();
             json!({
                 "check": f.check, "severity": f.severity.name(), "subject": f.subject,
@@ -277,7 +281,7 @@ impl Report<'_> {
                 "hides": of(&f.hides), "lacks": f.lacks.iter().map(lack).collect::<Vec<_>>(),
             })
         });
-        let verdicts = Verdicts::of(self.machine, self.findings);
+        let verdicts = &self.verdicts;
         let groups = verdicts.groups().into_iter().map(|group| {
             let pair = |(g, n): &(usize, usize)| {
                 let gpu = verdicts.gpus[*g].map(|gpu| gpu.to_string());
@@ -287,22 +291,29 @@ impl Report<'_> {
             json!({ "pairs": pairs, "paths": of_paths(&group.paths) })
         });
         let m = self.machine;
-        let placement = pairs(m, self.findings).into_iter().map(|p| {
+        let placement = self.placement.pairs.iter().map(|p| {
             json!({
                 "gpu": p.gpu.to_string(), "nic": p.nic.to_string(), "name": short(&m.nic_name(p.nic)),
                 "class": p.class, "numa_distance": p.distance, "assigned": p.is_given,
             })
         });
+        let without = self.placement.without.iter();
+        let without = without.map(|(gpu, why)| json!({ "gpu": gpu.to_string(), "why": why }));
+        let left_out = self.right.left_out.iter();
+        let left_out =
+            left_out.map(|(name, check)| json!({ "device": short(name), "check": check }));
         json!({
             "meta": {
                 "command": "doctor", "version": VERSION, "machine": self.name, "live": m.live,
             },
-            "status": status(self.machine, self.findings),
+            "status": status(&self.right.findings),
             "paths_on_a_card": of_paths(&verdicts.best()),
             "verdicts": groups.collect::<Vec<_>>(),
             "kernels": verdicts.has_gpu().map(|has| if has { "gpu" } else { "cpu" }),
-            "placement": if m.rdma.is_empty() { Vec::new() } else { placement.collect::<Vec<_>>() },
+            "placement": placement.collect::<Vec<_>>(),
+            "without_nic": without.collect::<Vec<_>>(),
             "findings": findings.collect::<Vec<_>>(),
+            "left_out": left_out.collect::<Vec<_>>(),
             "measured": self.live.map(Measured::json),
         })
     }
@@ -315,13 +326,16 @@ impl Report<'_> {
              the next boot.\n",
             short(&self.name)
         );
-        let bad = self.findings.iter().filter(|f| f.severity >= Severity::Warning);
-        for f in bad {
+        let by_hand: Vec<&Finding> = self.bad().filter(|f| !f.has_command()).collect();
+        if !by_hand.is_empty() {
+            let _ = writeln!(out, "# By hand, no command mends them: {}.", listed(&by_hand));
+        }
+        for f in self.bad() {
             let about =
                 if f.subject.is_empty() { String::new() } else { format!(" {}", f.subject) };
             let _ = writeln!(out, "\n# {}{about}: {}", f.check, f.found);
-            if f.script.is_empty() {
-                let _ = writeln!(out, "# no command mends it: {}", f.fix);
+            if !f.has_command() {
+                let _ = writeln!(out, "# by hand: {}", f.fix);
             }
             f.script.iter().for_each(|line| {
                 let _ = writeln!(out, "{line}");
@@ -329,6 +343,23 @@ impl Report<'_> {
         }
         out
     }
+}
+
+/// Findings by their checks, each with what it speaks of.
+fn listed(all: &[&Finding]) -> String {
+    let mut by_check: Vec<(&str, Vec<&str>)> = Vec::new();
+    for f in all {
+        let subject = Some(f.subject.as_str()).filter(|subject| !subject.is_empty());
+        match by_check.iter_mut().find(|(check, _)| *check == f.check) {
+            Some((_, subjects)) => subjects.extend(subject),
+            None => by_check.push((f.check, subject.into_iter().collect())),
+        }
+    }
+    let told = by_check.into_iter().map(|(check, subjects)| match subjects.is_empty() {
+        true => check.to_owned(),
+        false => format!("{check} ({})", subjects.join(", ")),
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// What can be taken, what cannot, and what is not to be seen, with the checks that say so.

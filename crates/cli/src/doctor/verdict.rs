@@ -6,6 +6,7 @@ use bellpush::pcie::topology::Address;
 use bellpush::transport::{Data, Kick, Path};
 
 use super::finding::{Finding, Need, Severity};
+use super::machine::rdma::RdmaDevice;
 use super::machine::{Machine, RANKED};
 use super::read::short;
 
@@ -13,6 +14,8 @@ use super::read::short;
 pub const WARNED: u8 = 1;
 /// The same, of one where something is prevented. 2 is wrong input, as everywhere.
 pub const PREVENTED: u8 = 3;
+/// Everything that paths may need.
+const NEEDS: [Need; 4] = [Need::Gpu, Need::Nic, Need::GpuMemory, Need::NicPages];
 /// Most pairs that a line names.
 const NAMED: usize = 8;
 
@@ -113,7 +116,7 @@ pub struct Group {
 pub struct Verdicts {
     /// The GPUs; one without an address where none is shown.
     pub gpus: Vec<Option<Address>>,
-    /// RDMA devices of mlx5; one without a name where none is shown.
+    /// RDMA devices that are of mlx5 or may be; one without a name where none is shown.
     pub nics: Vec<Option<String>>,
     /// Whether there are more of them than are looked at.
     pub is_cut: bool,
@@ -124,13 +127,11 @@ pub struct Verdicts {
 impl Verdicts {
     /// The verdicts of a machine.
     pub fn of(m: &Machine, findings: &[Finding]) -> Self {
-        // A container sees the PCI functions of GPUs that it was not given.
-        let all = &m.nvidia.gpus;
-        let is_given = |gpu: &Address| {
-            m.container().is_none() || all.is_empty() || all.iter().any(|(a, _)| a == gpu)
-        };
-        let mut gpus: Vec<_> = m.gpus().into_iter().filter(is_given).map(Some).collect();
-        let mut nics: Vec<_> = m.mlx5().map(|device| Some(device.name.clone())).collect();
+        let mut gpus: Vec<_> =
+            m.seen_gpus().into_iter().filter(|a| m.is_given(*a)).map(Some).collect();
+        let is_asked = |device: &&RdmaDevice| device.is_mlx5() || device.may_be_mlx5();
+        let nics = m.rdma.iter().filter(is_asked).map(|device| Some(device.name.clone()));
+        let mut nics: Vec<_> = nics.collect();
         let is_cut = gpus.len() > RANKED || nics.len() > RANKED;
         gpus.truncate(RANKED);
         nics.truncate(RANKED);
@@ -143,31 +144,67 @@ impl Verdicts {
         }
         let cells = vec![Cell::default(); gpus.len() * nics.len()];
         let mut own = Self { gpus, nics, is_cut, cells };
-        findings.iter().for_each(|finding| own.add(finding));
+        for finding in findings {
+            for need in NEEDS {
+                for at in own.concerned(finding, need) {
+                    own.cells[at].add(finding, need);
+                }
+            }
+        }
         own
     }
 
-    fn add(&mut self, finding: &Finding) {
+    /// Pairs to which a finding says that they lack something, or that they may lack it.
+    fn concerned(&self, finding: &Finding, need: Need) -> BTreeSet<usize> {
+        let all = [&finding.prevents, &finding.hides];
         if finding.lacks.is_empty() {
-            let needs = finding.prevents.iter().chain(&finding.hides);
-            for &need in needs {
-                self.cells.iter_mut().for_each(|cell| cell.add(finding, need));
+            let is_said = all.iter().any(|needs| needs.contains(&need));
+            return if is_said { (0..self.cells.len()).collect() } else { BTreeSet::new() };
+        }
+        let mut cells = BTreeSet::new();
+        for lack in finding.lacks.iter().filter(|lack| lack.need == need) {
+            let gpus = numbers(&self.gpus, lack.gpu.as_ref());
+            for nic in numbers(&self.nics, lack.nic.as_ref()) {
+                cells.extend(gpus.clone().map(|gpu| gpu * self.nics.len() + nic));
             }
         }
-        for lack in &finding.lacks {
-            for (g, gpu) in self.gpus.iter().enumerate() {
-                // Where no GPU is shown, what is prevented at all counts.
-                let is_hidden = gpu.is_none() && finding.prevents.contains(&lack.need);
-                if lack.gpu.is_some() && lack.gpu != *gpu && !is_hidden {
-                    continue;
-                }
-                for (n, nic) in self.nics.iter().enumerate() {
-                    if lack.nic.is_none() || lack.nic == *nic {
-                        self.cells[g * self.nics.len() + n].add(finding, lack.need);
-                    }
-                }
-            }
+        cells
+    }
+
+    /// Pairs of which a need is asked: those that can be used, where it is what they do together.
+    fn asked(&self, need: Need) -> BTreeSet<usize> {
+        let is_usable = |at: &usize| {
+            let by = &self.cells[*at].by;
+            !by.contains_key(&Need::Gpu) && !by.contains_key(&Need::Nic)
+        };
+        let all: BTreeSet<usize> = (0..self.cells.len()).collect();
+        let usable: BTreeSet<usize> = all.iter().copied().filter(is_usable).collect();
+        match need {
+            Need::GpuMemory | Need::NicPages if !usable.is_empty() => usable,
+            _ => all,
         }
+    }
+
+    /// Checks by which no card can use a GPU; none of one that can be used.
+    pub fn against_gpu(&self, gpu: Address) -> Vec<&'static str> {
+        let row = self.gpus.iter().position(|own| *own == Some(gpu));
+        let width = self.nics.len();
+        row.map_or_else(Vec::new, |g| self.against(Need::Gpu, g * width..(g + 1) * width))
+    }
+
+    /// Checks by which no GPU can use an RDMA device.
+    pub fn against_nic(&self, nic: &str) -> Vec<&'static str> {
+        let column = self.nics.iter().position(|own| own.as_deref() == Some(nic));
+        let width = self.nics.len();
+        column.map_or_else(Vec::new, |n| {
+            self.against(Need::Nic, (0..self.gpus.len()).map(move |g| g * width + n))
+        })
+    }
+
+    /// Checks that say of all of these pairs that they lack something.
+    fn against(&self, need: Need, pairs: impl Iterator<Item = usize>) -> Vec<&'static str> {
+        let all: Option<Vec<_>> = pairs.map(|at| self.cells[at].by.get(&need)).collect();
+        union(all.unwrap_or_default().into_iter().flatten().copied())
     }
 
     /// The pairs by what is said of them, those with the most paths first.
@@ -248,16 +285,52 @@ pub fn label(m: &Machine, gpu: Address) -> String {
     m.gpu_name(gpu).split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Whether no pair of a GPU and a card has a path but tcp: by one finding, or by several that each leave another device.
-pub fn is_left_nothing(verdicts: &Verdicts) -> bool {
-    verdicts.best().iter().all(|v| v.path == Path::TCP || v.is_possible() == Some(false))
+/// Numbers of the devices of which something is so: one, or without any all.
+fn numbers<T: PartialEq>(all: &[Option<T>], one: Option<&T>) -> std::ops::Range<usize> {
+    match one {
+        None => 0..all.len(),
+        Some(one) => match all.iter().position(|own| own.as_ref() == Some(one)) {
+            Some(at) => at..at + 1,
+            None => 0..0,
+        },
+    }
 }
 
-/// The exit status, by the worst of the findings and by what they leave together.
-pub fn status(m: &Machine, findings: &[Finding]) -> u8 {
+/// Makes findings of devices that lack something prevent it where they leave it to no pair of a GPU and a card: those
+/// that do so by themselves, and where none does, those that do so together. The others leave a pair, and are what
+/// their checks say.
+pub fn settle(m: &Machine, findings: &mut [Finding]) {
+    let verdicts = Verdicts::of(m, findings);
+    for need in NEEDS {
+        let asked = verdicts.asked(need);
+        let mut takes = Vec::new();
+        for (nth, finding) in findings.iter().enumerate() {
+            let concerned = verdicts.concerned(finding, need);
+            let of_asked: BTreeSet<usize> = concerned.intersection(&asked).copied().collect();
+            if finding.severity != Severity::Unseen && !of_asked.is_empty() {
+                takes.push((nth, of_asked));
+            }
+        }
+        let taken: BTreeSet<usize> = takes.iter().flat_map(|(_, pairs)| pairs).copied().collect();
+        if taken != asked {
+            continue;
+        }
+        if takes.iter().any(|(_, pairs)| *pairs == asked) {
+            takes.retain(|(_, pairs)| *pairs == asked);
+        }
+        for (nth, _) in takes {
+            findings[nth].severity = Severity::Prevents;
+            if !findings[nth].prevents.contains(&need) {
+                findings[nth].prevents.push(need);
+            }
+        }
+    }
+}
+
+/// The exit status: that of the worst finding.
+pub fn status(findings: &[Finding]) -> u8 {
     match findings.iter().map(|f| f.severity).max() {
         Some(Severity::Prevents) => PREVENTED,
-        _ if is_left_nothing(&Verdicts::of(m, findings)) => PREVENTED,
         Some(Severity::Warning) => WARNED,
         _ => 0,
     }

@@ -48,16 +48,12 @@ fn prefer_rdma<T>(nics: &mut Vec<T>, has_rdma: impl Fn(&T) -> Option<bool>) {
 /// Assigns the NICs of a capture. Functions of one card share its link, so GPUs are spread over
 /// cards first.
 pub fn assign(tree: &Tree<'_>) -> Vec<Assigned<Address>> {
-    assign_usable(tree, |_| true)
+    assign_to(tree, &candidates(tree))
 }
 
-/// As [`assign`], of the NICs that can be used, as long as one can.
-pub fn assign_usable(
-    tree: &Tree<'_>,
-    is_usable: impl Fn(Address) -> bool,
-) -> Vec<Assigned<Address>> {
-    let (gpus, mut nics) = (tree.capture().of_kind(Kind::Gpu), candidates(tree));
-    prefer(&mut nics, |nic| is_usable(*nic));
+/// As [`assign`], of these NICs.
+pub fn assign_to(tree: &Tree<'_>, nics: &[Address]) -> Vec<Assigned<Address>> {
+    let gpus = tree.capture().of_kind(Kind::Gpu);
     let card = |a: &Address| a.card();
     let cards: Vec<usize> = nics
         .iter()
@@ -65,7 +61,7 @@ pub fn assign_usable(
         .map(|(i, nic)| nics.iter().position(|n| card(n) == card(nic)).unwrap_or(i))
         .collect();
     let class = |g: usize, n: usize| tree.class(gpus[g], nics[n]);
-    spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, &nics)).collect()
+    spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, nics)).collect()
 }
 
 /// Assigns the NICs of a matrix, as indices of its rows.

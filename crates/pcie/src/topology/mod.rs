@@ -35,7 +35,7 @@ mod svg;
 mod sysfs;
 mod tree;
 
-pub use assign::{Assigned, assign, assign_matrix, assign_topology, assign_usable, candidates};
+pub use assign::{Assigned, assign, assign_matrix, assign_to, assign_topology, candidates};
 pub use builtin::{BUILTIN_NAMES, builtin};
 pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAddress, Port, Rate};
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};

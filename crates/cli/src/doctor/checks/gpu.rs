@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bellpush::pcie::topology::{Address, Kind};
 
-use crate::doctor::finding::{Finding, Need, Severity};
+use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
 use crate::doctor::verdict::label;
@@ -46,12 +46,8 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     if driver.known().is_none() {
         return vec![no_driver(m, count)];
     }
-    let mut all = Vec::new();
-    let nodes = nodes(m);
-    // Without its nodes CUDA finds none of them.
-    let lacks_nodes = nodes.as_ref().is_some_and(|f| f.severity >= Severity::Warning);
-    all.extend(driven(m, count, nodes.is_none()).filter(|_| !lacks_nodes));
-    all.extend(nodes);
+    let mut all = nodes(m);
+    all.splice(0..0, driven(m, count, all.is_empty()));
     if let Some(why) = &m.nvidia.list_hidden {
         let found = format!("the driver's list of GPUs: {}", short(why));
         all.push(Finding::unseen(found, "nvidia-smi -L"));
@@ -74,7 +70,8 @@ pub fn present(m: &Machine) -> Vec<Finding> {
 
 /// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.
 fn driven(m: &Machine, count: usize, is_all: bool) -> Option<Finding> {
-    let have: Vec<_> = m.nvidia.gpus.iter().filter(|(a, _)| !m.is_gone(*a)).collect();
+    let is_it = |a: Address| !m.is_gone(a) && (m.nvidia.makes_nodes || !m.nvidia.lacks_node(a));
+    let have: Vec<_> = m.nvidia.gpus.iter().filter(|(a, _)| is_it(*a)).collect();
     let mut models: Vec<&str> = have.iter().map(|(_, model)| model.as_str()).collect();
     models.dedup();
     let version = m.nvidia.driver().unwrap_or("of unknown version");
@@ -86,6 +83,9 @@ fn driven(m: &Machine, count: usize, is_all: bool) -> Option<Finding> {
         .then(|| if n < count || !is_all { finding.of(short(&names.join(", "))) } else { finding })
 }
 
+/// What is said of a GPU of which a container sees the PCI function alone.
+pub const NOT_GIVEN: &str = "not given to this container";
+
 /// What to do about a GPU that the driver does not have.
 const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus); reset the GPU \
                     or power the machine off and on";
@@ -93,6 +93,9 @@ const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus
 /// A GPU that the driver does not have.
 fn lost(m: &Machine, address: Address) -> Option<Finding> {
     let cost = "CUDA does not see this GPU";
+    if !m.is_given(address) {
+        return Some(Finding::note(NOT_GIVEN).cost(cost));
+    }
     let bound = m.pci.more(address).driver;
     if let Some(other) = bound.filter(|d| d != "nvidia") {
         let found = format!("driver {}", short(&other));
@@ -106,10 +109,6 @@ fn lost(m: &Machine, address: Address) -> Option<Finding> {
     }
     if m.nvidia.gpus.iter().any(|(a, _)| *a == address) {
         return None;
-    }
-    // Containers are given some of the GPUs, and see the PCI functions of all.
-    if m.container().is_some() {
-        return Some(Finding::note("not given to this container").cost(cost));
     }
     Some(
         Finding::warn("the driver does not have it")
@@ -129,44 +128,70 @@ pub fn unseen_driver(m: &Machine) -> Finding {
     )
 }
 
-/// Device nodes that are not there.
-fn nodes(m: &Machine) -> Option<Finding> {
-    let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
-    let has = |name: &str| m.nvidia.nodes.iter().any(|n| n == name);
-    let numbered = |n: &&String| n.strip_prefix("nvidia").is_some_and(is_number);
-    let (have, want) = (m.nvidia.nodes.iter().filter(numbered).count(), m.nvidia.gpus.len());
+/// Device nodes that are not there: of all GPUs, and of each that has none of its own.
+fn nodes(m: &Machine) -> Vec<Finding> {
+    let driver = &m.nvidia;
+    let has = |name: &str| driver.nodes.iter().any(|n| n == name);
+    let (have, want) = (driver.numbered_nodes(), driver.gpus.len());
+    let given: Vec<Address> =
+        driver.gpus.iter().map(|(a, _)| *a).filter(|a| m.is_given(*a)).collect();
     let mut missing = Vec::new();
     missing.extend((!has("nvidiactl")).then(|| "no /dev/nvidiactl".to_owned()));
     missing.extend((!has("nvidia-uvm")).then(|| "no /dev/nvidia-uvm".to_owned()));
-    missing.extend((have < want).then(|| format!("{have} of {want} nodes /dev/nvidia0 and so on")));
-    if !m.has_dev || missing.is_empty() {
-        return None;
+    let is_of_all = !missing.is_empty() || have == 0;
+    let some = format!("{have} of {want} nodes /dev/nvidia0 and so on");
+    if !m.has_dev || missing.is_empty() && have >= want {
+        return Vec::new();
     }
     let inside = m.container().is_some();
-    let numbers: String = (0..want.min(64)).map(|n| format!(" -c {n}")).collect();
-    let found = missing.join(", ");
-    if m.nvidia.makes_nodes && !inside {
-        return Some(Finding::note(found).cost("nvidia-modprobe makes them at the first use"));
+    if driver.makes_nodes && !inside {
+        missing.extend((have < want).then_some(some));
+        return vec![
+            Finding::note(missing.join(", ")).cost("nvidia-modprobe makes them at the first use"),
+        ];
     }
-    let all = !has("nvidiactl") || inside && (!has("nvidia-uvm") || have == 0);
-    let finding = match all {
-        true => Finding::prevents(&[Need::Gpu], found).cost("CUDA finds no GPU"),
-        // nvidia-modprobe makes them at the first use, where it is setuid root.
-        false => Finding::warn(found).cost(
-            "CUDA finds no GPU, or not all, unless nvidia-modprobe is setuid root and makes the \
-             nodes",
-        ),
+    let mut all = Vec::new();
+    if is_of_all {
+        missing.extend((have == 0).then(|| some.clone()));
+        let names: Vec<String> = given.iter().map(|a| label(m, *a)).collect();
+        let finding = Finding::warn(missing.join(", ")).of(short(&names.join(", ")));
+        // A process of root makes the nodes itself, where there is the driver's own.
+        let is_made = has("nvidiactl") && !inside && m.system.is_admin();
+        all.push(match is_made {
+            true => finding.cost("processes without root's rights find no GPU"),
+            false => given
+                .iter()
+                .fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu))
+                .cost("CUDA finds no GPU"),
+        });
+    }
+    if (1..want).contains(&have) {
+        let of = |gpu: Address| {
+            let found = format!("no /dev/nvidia{}", driver.minors[&gpu]);
+            Finding::warn(found).of(m.gpu_name(gpu)).lacks_of_gpu(Need::Gpu, gpu)
+        };
+        let cost = "CUDA does not see this GPU";
+        let without = given.iter().copied().filter(|a| driver.lacks_node(*a));
+        all.extend(without.map(|gpu| of(gpu).cost(cost)));
+        // Whose node it is may not be shown.
+        if given.iter().any(|gpu| !driver.minors.contains_key(gpu)) {
+            all.push(Finding::warn(some).cost("CUDA does not see all GPUs"));
+        }
+    }
+    let numbers: String = (0..want.min(64)).map(|n| format!(" -c {n}")).collect();
+    let mended = |finding: Finding| {
+        let finding = finding
+            .expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm");
+        match inside {
+            true => finding
+                .fix("start the container with the GPUs, such as `docker run --gpus all`")
+                .script("# start the container again: docker run --gpus all"),
+            false => finding
+                .fix("run nvidia-smi as root, or nvidia-modprobe -c 0 -u")
+                .script(format!("nvidia-modprobe -u{numbers}")),
+        }
     };
-    let finding =
-        finding.expected("device nodes of the GPUs: /dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm");
-    Some(match inside {
-        true => finding
-            .fix("start the container with the GPUs, such as `docker run --gpus all`")
-            .script("# start the container again: docker run --gpus all"),
-        false => finding
-            .fix("run nvidia-smi as root, or nvidia-modprobe -c 0 -u")
-            .script(format!("nvidia-modprobe -u{numbers}")),
-    })
+    all.into_iter().map(mended).collect()
 }
 
 fn no_driver(m: &Machine, count: usize) -> Finding {
@@ -265,8 +290,8 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
     }
     let is_consumer =
         |model: &String| model.contains("GeForce") || model.split(' ').any(|w| w == "GB10");
-    let (consumer, others): (Vec<_>, Vec<_>) =
-        m.nvidia.gpus.iter().partition(|(_, model)| is_consumer(model));
+    let given = m.nvidia.gpus.iter().filter(|(a, _)| m.is_given(*a));
+    let (consumer, others): (Vec<_>, Vec<_>) = given.partition(|(_, model)| is_consumer(model));
     // The memory of a GB10 is the machine's, in a way that other devices do not see.
     let refused = |finding: Finding| {
         finding
@@ -274,11 +299,6 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
             .cost("GPUDirect RDMA is refused: pull and destinations in GPU memory")
             .fix("use paths push and staged, with destinations in host memory")
     };
-    if let Some((_, model)) = consumer.first().filter(|_| others.is_empty()) {
-        let finding = refused(Finding::prevents(&[Need::GpuMemory], short(model)));
-        let lacks = |f: Finding, gpu: &&(Address, String)| f.lacks_of_gpu(Need::GpuMemory, gpu.0);
-        return vec![consumer.iter().fold(finding, lacks)];
-    }
     let mut all: Vec<Finding> = consumer
         .iter()
         .map(|(a, model)| {
@@ -286,6 +306,9 @@ pub fn memory(m: &Machine) -> Vec<Finding> {
             finding.lacks_of_gpu(Need::GpuMemory, *a)
         })
         .collect();
+    if others.is_empty() && !all.is_empty() {
+        return all;
+    }
     let names: Vec<String> = others.iter().map(|(a, _)| label(m, *a)).collect();
     let subject = if all.is_empty() { String::new() } else { short(&names.join(", ")) };
     all.extend(registration(m).into_iter().map(|finding| finding.of(subject.clone())));

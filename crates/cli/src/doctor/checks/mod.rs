@@ -11,6 +11,7 @@ mod program;
 mod rdma;
 mod roce;
 
+pub use self::gpu::NOT_GIVEN;
 pub use self::rdma::NETDEV;
 use super::finding::Check;
 

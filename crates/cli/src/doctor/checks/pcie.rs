@@ -121,19 +121,12 @@ fn off_the_bus(finding: Finding) -> Finding {
 
 /// Devices that do not answer.
 fn dead(m: &Machine, tree: &Tree<'_>, devices: &[Address]) -> Vec<Finding> {
-    let kind = |a: Address| tree.capture().get(a).and_then(Function::kind);
-    let is_dead = |a: Address| m.pci.more(a).is_dead;
-    let all_of = |k| devices.iter().filter(|a| kind(**a) == k).all(|a| is_dead(*a));
-    let mut all = Vec::new();
-    for &a in devices.iter().filter(|a| is_dead(**a)) {
-        let need = if kind(a) == Some(Kind::Gpu) { Need::Gpu } else { Need::Nic };
-        let finding = match all_of(kind(a)) {
-            true => Finding::prevents(&[need], OFF),
-            false => lost(m, tree, Finding::warn(OFF), a),
-        };
-        all.push(off_the_bus(finding).of(named(m, tree, a)).cost("nothing reaches this device"));
-    }
-    all
+    let dead = devices.iter().copied().filter(|a| m.pci.more(*a).is_dead);
+    dead.map(|a| {
+        let finding = lost(m, tree, Finding::warn(OFF), a).of(named(m, tree, a));
+        off_the_bus(finding).cost("nothing reaches this device")
+    })
+    .collect()
 }
 
 fn rate(generation: u32, lanes: u32) -> f64 {
@@ -198,13 +191,9 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
 fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Option<Finding> {
     let sizes = tree.chain(a).into_iter().filter_map(|b| Some((b, tree.capture().get(b)?.mps?)));
     let (bridge, size) = sizes.min_by_key(|(_, size)| *size).filter(|(_, size)| *size < in_use)?;
-    let need = match tree.capture().get(a).and_then(Function::kind) {
-        Some(Kind::Gpu) => Need::Gpu,
-        _ => Need::Nic,
-    };
     let found = format!("MPS of {in_use} B below {bridge} with {size} B");
     Some(
-        lost(m, tree, Finding::prevents(&[need], found), a)
+        lost(m, tree, Finding::warn(found), a)
             .of(named(m, tree, a))
             .expected("no MPS larger than that of a bridge above")
             .cost(
@@ -261,7 +250,7 @@ fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
                 m.nic_name(nic),
             );
             all.push(
-                Finding::prevents(&[Need::GpuMemory], found)
+                Finding::warn(found)
                     .lacks_of_pair(Need::GpuMemory, gpu, &m.nic_name(nic))
                     .of(m.gpu_name(gpu))
                     .expected("one MPS of all below a switch")

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bellpush::pcie::topology::{
-    Address, Class, Distance, Kind, Limit, Peer, RootProfile, Tree, candidates, write_fans,
+    Address, Class, Distance, Kind, Limit, Peer, RootProfile, Tree, write_fans,
 };
 
 use crate::doctor::checks::gpu::{DmaBuf, dmabuf};
@@ -18,7 +18,8 @@ const NVIDIA: u16 = 0x10de;
 /// GPUs and NICs, if there are both, and the tree above them.
 fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
     let tree = m.pci.tree()?;
-    let (mut gpus, mut nics) = (m.gpus(), candidates(&tree));
+    let (mut gpus, mut nics) = (m.gpus(), m.nics(&tree));
+    gpus.retain(|gpu| m.is_given(*gpu));
     gpus.truncate(RANKED);
     nics.truncate(RANKED);
     (!gpus.is_empty() && !nics.is_empty() && !m.rdma.is_empty()).then_some((tree, gpus, nics))
@@ -27,36 +28,51 @@ fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
 /// How the type of a domain is seen.
 const TYPE: &str = "cat /sys/bus/pci/devices/ADDRESS/iommu_group/type: identity does not translate";
 
+/// What is said of GPUs and NICs with domains of some types.
+type Tell = fn(&Machine, &str, &[Vec<Address>; 2]) -> Finding;
+
 pub fn iommu(m: &Machine) -> Vec<Finding> {
-    let Some((_, gpus, mut nics)) = both(m) else { return Vec::new() };
+    let Some((_, mut gpus, mut nics)) = both(m) else { return Vec::new() };
+    // What is kept for a virtual machine has a domain for it, and is asked only if it is all that there is.
+    let is_driven = |gpu: &Address| m.nvidia.gpus.iter().any(|(a, _)| a == gpu);
+    if gpus.iter().any(is_driven) {
+        gpus.retain(is_driven);
+    }
     // A card without an active port is not asked for GPU memory, while another is.
     let is_down = |nic: &Address| m.rdma_at(*nic).is_some_and(RdmaDevice::is_down);
     if !nics.iter().all(is_down) {
         nics.retain(|nic| !is_down(nic));
     }
     let all: Vec<Address> = gpus.iter().chain(&nics).copied().collect();
-    let kinds: BTreeSet<String> = all.iter().filter_map(|&a| m.pci.more(a).domain).collect();
-    let translating = kinds.iter().find(|k| k.starts_with("DMA"));
+    let domain = |a: &Address| m.pci.more(*a).domain;
+    let kinds: BTreeSet<String> = all.iter().filter_map(domain).collect();
     let booted = m.system.booted_with("iommu=pt") || m.system.booted_with("iommu.passthrough=1");
-    if let Some(kind) = translating {
-        let is = |a: &Address, what: &str| {
-            m.pci.more(*a).domain.is_some_and(|kind| kind.starts_with(what))
-        };
-        // Where a GPU and a NIC are left that nothing translates for, it is the others' matter.
-        let is_left = [&gpus, &nics].iter().all(|side| side.iter().any(|a| is(a, "identity")));
-        let translated = [&gpus, &nics].map(|side| match is_left {
-            true => side.iter().filter(|a| is(a, "DMA")).copied().collect(),
-            false => Vec::new(),
-        });
-        return vec![translates(m, kind, &translated)];
-    }
+    let mut findings = Vec::new();
     // Linux, Documentation/ABI/testing/sysfs-kernel-iommu_groups, has DMA, DMA-FQ and identity;
     // drivers/iommu/iommu.c prints others of devices that no driver of the kernel may use.
-    if let Some(kind) = kinds.iter().find(|kind| *kind != "identity") {
-        return vec![Finding::unseen(
-            format!("domains of type {}: whether a device may reach memory", short(kind)),
-            "dmesg | grep -i iommu; a device of a virtual machine or of vfio has such a domain",
-        )];
+    let (translating, others): (Vec<&String>, Vec<&String>) =
+        kinds.iter().filter(|kind| *kind != "identity").partition(|kind| kind.starts_with("DMA"));
+    for (tell, kinds) in [(translates as Tell, translating), (blocked, others)] {
+        let of = |side: &[Address]| -> Vec<Address> {
+            let is_it = |a: &&Address| domain(a).is_some_and(|own| kinds.contains(&&own));
+            side.iter().filter(is_it).copied().collect()
+        };
+        let own = [of(&gpus), of(&nics)];
+        let named: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        findings.extend((!kinds.is_empty()).then(|| tell(m, &named.join(" and "), &own)));
+    }
+    if !findings.is_empty() {
+        let (own, hidden): (Vec<Address>, Vec<Address>) = all
+            .iter()
+            .filter(|a| domain(a).is_none_or(|kind| kind == "identity"))
+            .partition(|a| domain(a).is_some() || booted);
+        if !own.is_empty() {
+            findings.push(Finding::fine("domains of type identity").of(names(m, &own)));
+        }
+        if !hidden.is_empty() {
+            findings.push(Finding::unseen("type of the domain", TYPE).of(names(m, &hidden)));
+        }
+        return findings;
     }
     if !kinds.is_empty() {
         let hidden: Vec<Address> =
@@ -64,15 +80,11 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
         if hidden.is_empty() || booted {
             return vec![Finding::fine("domains of type identity")];
         }
-        let names: Vec<String> = hidden
-            .iter()
-            .map(|a| if m.gpus().contains(a) { m.gpu_name(*a) } else { m.nic_name(*a) })
-            .collect();
         let found = format!(
             "domains of type identity of {} of {} GPUs and NICs; not shown is that of {}",
             all.len() - hidden.len(),
             all.len(),
-            names.join(", ")
+            names(m, &hidden)
         );
         return vec![Finding::unseen(short(&found), TYPE)];
     }
@@ -98,9 +110,25 @@ pub fn iommu(m: &Machine) -> Vec<Finding> {
     }
 }
 
-/// `only`: the GPUs and the NICs for which alone it is so; neither: all.
-fn translates(m: &Machine, kind: &str, only: &[Vec<Address>; 2]) -> Finding {
-    let [gpus, nics] = only;
+/// GPUs and NICs by their names.
+fn names(m: &Machine, all: &[Address]) -> String {
+    let gpus = m.gpus();
+    let name = |a: &Address| if gpus.contains(a) { m.gpu_name(*a) } else { m.nic_name(*a) };
+    short(&all.iter().map(name).collect::<Vec<_>>().join(", "))
+}
+
+/// GPUs and NICs with domains of which nobody knows whether they reach memory.
+fn blocked(m: &Machine, kind: &str, [gpus, nics]: &[Vec<Address>; 2]) -> Finding {
+    let found = format!("domains of type {}: whether a device may reach memory", short(kind));
+    let how = "dmesg | grep -i iommu; a device of a virtual machine or of vfio has such a domain";
+    let finding = Finding::unseen(found, how).of(names(m, &[&gpus[..], nics].concat()));
+    let finding = gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu));
+    nics.iter().fold(finding, |f, nic| f.lacks_nic(&m.nic_name(*nic)))
+}
+
+/// The GPUs and NICs for which device addresses are translated.
+fn translates(m: &Machine, kind: &str, [gpus, nics]: &[Vec<Address>; 2]) -> Finding {
+    let of_them = |finding: Finding| finding.of(names(m, &[&gpus[..], nics].concat()));
     let of_some = |mut finding: Finding| {
         for &gpu in gpus {
             finding = finding.lacks_of_gpu(Need::GpuMemory, gpu);
@@ -108,19 +136,15 @@ fn translates(m: &Machine, kind: &str, only: &[Vec<Address>; 2]) -> Finding {
         for &nic in nics {
             finding = finding.lacks_of_nic(Need::GpuMemory, &m.nic_name(nic));
         }
-        let gpus = gpus.iter().map(|&gpu| label(m, gpu));
-        let names: Vec<String> = gpus.chain(nics.iter().map(|&nic| m.nic_name(nic))).collect();
-        finding.of(short(&names.join(", ")))
+        of_them(finding)
     };
     let found = format!("domains of type {}: device addresses are translated", short(kind));
     if m.system.is_arm.is_none() {
-        return Finding::unseen(
-            format!("{found}; whether that is usual here: the CPU is not shown"),
-            "cat /proc/cpuinfo",
-        );
+        let found = format!("{found}; whether that is usual here: the CPU is not shown");
+        return of_them(Finding::unseen(found, "cat /proc/cpuinfo"));
     }
     if m.system.is_arm == Some(true) {
-        return Finding::note(found)
+        return of_them(Finding::note(found))
             .cost("usual on Arm servers, where the driver maps peers through the SMMU");
     }
     let mend = |finding: Finding| {
@@ -138,18 +162,15 @@ fn translates(m: &Machine, kind: &str, only: &[Vec<Address>; 2]) -> Finding {
     // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
     // seen not to.
     match dmabuf(m) {
-        DmaBuf::Unseen(why) => of_some(
-            Finding::unseen(
-                format!("{found}; whether there is dma-buf: {}", short(&why)),
-                "uname -r, and cat /proc/driver/nvidia/version",
-            )
-            .hides(&[Need::GpuMemory]),
-        ),
-        DmaBuf::Refused(_) => mend(of_some(Finding::prevents(&[Need::GpuMemory], found)).cost(
+        DmaBuf::Unseen(why) => of_some(Finding::unseen(
+            format!("{found}; whether there is dma-buf: {}", short(&why)),
+            "uname -r, and cat /proc/driver/nvidia/version",
+        )),
+        DmaBuf::Refused(_) => mend(of_some(Finding::warn(found)).cost(
             "nvidia_peermem gives the NIC physical addresses, which then mean other \
                  memory or none",
         )),
-        DmaBuf::Works => mend(Finding::warn(found).cost(
+        DmaBuf::Works => mend(of_them(Finding::warn(found)).cost(
             "peer transfers climb to the root complex; a driver was seen to give out addresses \
              that are not mapped",
         )),
@@ -301,16 +322,11 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
     match (profile.reads, profile.writes) {
         (Some(false), _) => {
             let found = format!("{of} ({name}), which refuses peer reads");
-            let all = through == pairs.len();
-            let finding = if all {
-                Finding::prevents(&[Need::GpuMemory], found)
-            } else {
-                let each = gpus.iter().flat_map(|g| nics.iter().map(move |n| (*g, *n)));
-                let far = each.filter(|pair| !near(pair));
-                far.fold(Finding::warn(found), |f, (gpu, nic)| {
-                    f.lacks_of_pair(Need::GpuMemory, gpu, &m.nic_name(nic))
-                })
-            };
+            let each = gpus.iter().flat_map(|g| nics.iter().map(move |n| (*g, *n)));
+            let far = each.filter(|pair| !near(pair));
+            let finding = far.fold(Finding::warn(found), |f, (gpu, nic)| {
+                f.lacks_of_pair(Need::GpuMemory, gpu, &m.nic_name(nic))
+            });
             vec![
                 finding
                     .expected(
@@ -376,7 +392,7 @@ pub fn collapse(m: &Machine) -> Vec<Finding> {
 /// The nearest NIC with an active port, other than `not`.
 fn active(m: &Machine, tree: &Tree<'_>, gpu: Address, not: Address) -> Option<(Address, Class)> {
     let works = |a: &Address| *a != not && m.rdma_at(*a).is_some_and(|d| d.is_active());
-    let nics = candidates(tree).into_iter().filter(works);
+    let nics = m.nics(tree).into_iter().filter(works);
     nics.map(|a| (a, tree.class(gpu, a))).min_by_key(|(_, class)| far(*class))
 }
 

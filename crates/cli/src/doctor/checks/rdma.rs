@@ -86,8 +86,10 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
         return Vec::new();
     }
     let inside = m.container().is_some();
-    let blocked =
-        |found: String| Finding::prevents(&[Need::Nic], found).cost("libibverbs opens no device");
+    let blocked = |names: &[&str], found: String| {
+        let finding = Finding::warn(found).cost("these devices cannot be opened here");
+        names.iter().copied().fold(finding, Finding::lacks_nic)
+    };
     let missing: Vec<&str> = devices
         .iter()
         .filter(|name| {
@@ -111,7 +113,7 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
         let expected = "/dev/infiniband/uverbs0 and so on";
         if m.uverbs.nodes.is_empty() {
             return vec![
-                blocked("no node of a device: ib_uverbs is not loaded".into())
+                blocked(&devices, "no node of a device: ib_uverbs is not loaded".into())
                     .expected(expected)
                     .fix("load ib_uverbs")
                     .script("modprobe ib_uverbs"),
@@ -119,7 +121,7 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
         }
         let found = format!("no /dev/infiniband/uverbs* of {}", short(&missing.join(", ")));
         return vec![match inside {
-            true => blocked(found)
+            true => blocked(&devices, found)
                 .expected(expected)
                 .fix(
                     "start the container with the devices: --device=/dev/infiniband, or the \
@@ -129,7 +131,7 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
                     "# start the container again: docker run --device=/dev/infiniband \
                  --cap-add=IPC_LOCK",
                 ),
-            false => blocked(found)
+            false => blocked(&devices, found)
                 .expected(expected)
                 .fix("start udev")
                 .script("udevadm trigger -s infiniband_verbs"),
@@ -137,11 +139,11 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
     }
     let mut all = Vec::new();
     if !missing.is_empty() {
-        let finding = Finding::warn(format!("no node of {}", short(&missing.join(", "))))
-            .expected("a node of each device")
-            .cost("these devices cannot be opened here")
-            .fix("give the container their nodes, if it is to use them");
-        all.push(missing.iter().copied().fold(finding, Finding::lacks_nic));
+        all.push(
+            blocked(&missing, format!("no node of {}", short(&missing.join(", "))))
+                .expected("a node of each device")
+                .fix("give the container their nodes, if it is to use them"),
+        );
     }
     let has_node = |name: &&str| !missing.contains(name);
     let there = || devices.iter().copied().filter(has_node).collect::<Vec<_>>().join(", ");
@@ -157,22 +159,16 @@ pub fn nodes(m: &Machine) -> Vec<Finding> {
         Some(refused) if refused.is_empty() => {
             all.push(Finding::fine("nodes are there and can be opened").of(which))
         }
-        Some(refused) => all.push(
-            // A device that opens is enough.
-            match refused.len() + missing.len() < devices.len() {
-                true => {
-                    let finding =
-                        Finding::warn(format!("no right to {}", short(&refused.join(", "))))
-                            .cost("these devices cannot be opened here");
-                    let nodes = m.uverbs.nodes.iter().filter(|(_, node)| refused.contains(node));
-                    nodes.fold(finding, |f, (device, _)| f.lacks_nic(device))
-                }
-                false => blocked(format!("no right to {}", short(&refused.join(", ")))),
-            }
-            .expected("read and write /dev/infiniband/uverbs*")
-            .fix("rdma-core's udev rules give everyone the right")
-            .script("chmod 0666 /dev/infiniband/uverbs*"),
-        ),
+        Some(refused) => {
+            let of = m.uverbs.nodes.iter().filter(|(_, node)| refused.contains(node));
+            let of: Vec<&str> = of.map(|(device, _)| device.as_str()).collect();
+            all.push(
+                blocked(&of, format!("no right to {}", short(&refused.join(", "))))
+                    .expected("read and write /dev/infiniband/uverbs*")
+                    .fix("rdma-core's udev rules give everyone the right")
+                    .script("chmod 0666 /dev/infiniband/uverbs*"),
+            );
+        }
     }
     all
 }
@@ -203,25 +199,21 @@ pub fn ports(m: &Machine) -> Vec<Finding> {
         findings.push(may_lack(finding, device));
     }
     for device in m.rdma.iter().filter(|d| d.may_be_mlx5()) {
-        findings.push(hidden("its driver is not shown".to_owned()).of(short(&device.name)));
+        let finding = Finding::unseen("its driver is not shown", "ibv_devinfo");
+        findings.push(finding.of(short(&device.name)).lacks_nic(&device.name));
     }
     for (device, port) in all.iter().filter(|(_, p)| p.state.known().is_none()) {
         let found = format!("state: {}", short(port.state.why_not()));
         findings.push(may_lack(hidden(found).of(of_port(device, port)), device));
     }
-    let is_all_seen = findings.iter().all(|f| f.hides.is_empty());
     for (device, port) in all {
         let Some(state) = port.state.known().filter(|_| !port.is_active()) else { continue };
         let link = port.physical.known().map_or("unknown", String::as_str);
         let found = format!("{} (link {})", short(state), short(link));
         let waits = matches!(state.as_str(), "INIT" | "ARMED");
-        let finding = match (active.is_empty() && is_all_seen, waits) {
-            (true, _) => {
-                Finding::prevents(&[Need::Nic], found).cost("no active port: no card sends")
-            }
-            (false, true) => Finding::warn(found).cost("this port sends nothing"),
-            (false, false) => Finding::note(found).cost("this port sends nothing"),
-        };
+        // A port that nobody has plugged in lies beside one that works.
+        let finding = if waits { Finding::warn(found) } else { Finding::note(found) };
+        let finding = finding.cost("this port sends nothing");
         let mut finding = finding.of(of_port(device, port)).expected("ACTIVE");
         if device.is_down() {
             finding = finding.lacks_nic(&device.name);

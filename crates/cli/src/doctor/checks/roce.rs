@@ -1,6 +1,6 @@
 //! RDMA over Ethernet.
 
-use crate::doctor::finding::{Finding, Need, quoted};
+use crate::doctor::finding::{Finding, quoted};
 use crate::doctor::machine::Machine;
 use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
 use crate::doctor::read::{Seen, short};
@@ -111,14 +111,11 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
             let found = found("no RoCE v2");
             let mut others = device.ports.iter().filter(|port| port.is_active());
             let is_whole = !others.any(works);
-            // A device that does not show its kind may work.
-            match another_works || m.rdma.iter().any(RdmaDevice::may_be_mlx5) {
-                true if is_spare(m, device) => lacks(Finding::note(found), device, is_whole),
-                true => lacks(Finding::warn(found), device, is_whole),
-                false => lacks(Finding::prevents(&[Need::Nic], found), device, is_whole),
-            }
-            .expected("a GID of RoCE v2: an IP address on the interface")
-            .cost("bellpush refuses the port")
+            let finding =
+                if is_spare(m, device) { Finding::note(found) } else { Finding::warn(found) };
+            lacks(finding, device, is_whole)
+                .expected("a GID of RoCE v2: an IP address on the interface")
+                .cost("bellpush refuses the port")
         };
         let netdev = port.netdev.as_deref().map_or_else(|| "INTERFACE".to_owned(), quoted);
         all.push(match finding.expected.is_empty() {

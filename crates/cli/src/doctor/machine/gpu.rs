@@ -19,6 +19,8 @@ pub struct Nvidia {
     pub list_hidden: Option<String>,
     /// GPUs that the driver has: address and model.
     pub gpus: Vec<(Address, String)>,
+    /// Numbers of their nodes /dev/nvidia0 and so on, of those that tell it.
+    pub minors: BTreeMap<Address, u32>,
     /// Names in /dev that begin with `nvidia`.
     pub nodes: Vec<String>,
     /// Whether nvidia-modprobe is there, which is setuid root and makes the nodes at the first use.
@@ -43,11 +45,36 @@ impl Nvidia {
                 Seen::Known(_) => None,
                 other => Some(other.why_not().to_owned()),
             },
-            gpus: gpus(root),
+            gpus: gpus(root, "Model")
+                .into_iter()
+                .map(|(a, model)| (a, model.unwrap_or_default()))
+                .collect(),
+            minors: gpus(root, "Device Minor")
+                .into_iter()
+                .filter_map(|(a, minor)| Some((a, minor?.parse().ok()?)))
+                .collect(),
             nodes: root.list("dev").into_iter().filter(|n| n.starts_with("nvidia")).collect(),
             makes_nodes: root.has("usr/bin/nvidia-modprobe"),
             gdrdrv: root.has("dev/gdrdrv"),
         }
+    }
+
+    /// Whether there is a node of any GPU, such as /dev/nvidia0.
+    pub fn has_a_node(&self) -> bool {
+        self.numbered_nodes() > 0
+    }
+
+    /// How many nodes of GPUs there are.
+    pub fn numbered_nodes(&self) -> usize {
+        let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+        let is_it = |n: &&String| n.strip_prefix("nvidia").is_some_and(is_number);
+        self.nodes.iter().filter(is_it).count()
+    }
+
+    /// Whether a GPU is known to have no node.
+    pub fn lacks_node(&self, gpu: Address) -> bool {
+        let node = self.minors.get(&gpu).map(|minor| format!("nvidia{minor}"));
+        node.is_some_and(|node| !self.nodes.contains(&node))
     }
 
     /// Whether the kernel module is the open one.
@@ -136,13 +163,13 @@ fn fields(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
 }
 
-fn gpus(root: &Root) -> Vec<(Address, String)> {
+/// What the driver tells of each of its GPUs.
+fn gpus(root: &Root, field: &str) -> Vec<(Address, Option<String>)> {
     let mut gpus = Vec::new();
     for name in root.list("proc/driver/nvidia/gpus") {
         let Ok(address) = name.parse() else { continue };
         let text = root.text(&format!("proc/driver/nvidia/gpus/{name}/information"));
-        let model = text.known().and_then(|text| fields(text).remove("Model"));
-        gpus.push((address, model.unwrap_or_default()));
+        gpus.push((address, text.known().and_then(|text| fields(text).remove(field))));
     }
     gpus
 }

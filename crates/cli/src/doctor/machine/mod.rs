@@ -8,7 +8,7 @@ pub mod system;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign_usable, candidates};
+use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign_to, candidates};
 
 use super::read::{Root, Seen};
 use gpu::Nvidia;
@@ -152,6 +152,19 @@ impl Machine {
         capture.of_kind(Kind::Gpu).into_iter().filter(nvidia).collect()
     }
 
+    /// The same, and where no PCI function is shown as one, those that the driver has.
+    pub fn seen_gpus(&self) -> Vec<Address> {
+        let gpus = self.gpus();
+        if gpus.is_empty() { self.nvidia.gpus.iter().map(|(a, _)| *a).collect() } else { gpus }
+    }
+
+    /// Whether a GPU is this container's: one sees the PCI functions of all, and may have the driver and the nodes of some.
+    pub fn is_given(&self, gpu: Address) -> bool {
+        let has = |own: &Address| self.nvidia.gpus.iter().any(|(a, _)| a == own);
+        let is_shut = self.has_dev && self.nvidia.has_a_node() && self.nvidia.lacks_node(gpu);
+        self.container().is_none() || self.nvidia.gpus.is_empty() || has(&gpu) && !is_shut
+    }
+
     /// Number of a GPU, and its address.
     pub fn gpu_name(&self, address: Address) -> String {
         match self.gpus().iter().position(|&a| a == address) {
@@ -179,28 +192,42 @@ impl Machine {
         (gpus > RANKED || nics > RANKED).then_some((gpus, nics))
     }
 
+    /// The NICs that GPUs are given: physical functions, and virtual ones with an RDMA device whose physical one has none
+    /// here, in its place.
+    pub fn nics(&self, tree: &Tree<'_>) -> Vec<Address> {
+        let mut all = candidates(tree);
+        let lone: Vec<Address> = self
+            .virtual_nics(tree)
+            .into_iter()
+            .filter(|v| {
+                !all.iter().any(|nic| is_card(tree, *v, *nic) && self.rdma_at(*nic).is_some())
+            })
+            .collect();
+        all.retain(|nic| !lone.iter().any(|v| is_card(tree, *v, *nic)));
+        all.extend(lone);
+        all
+    }
+
+    /// Virtual functions that are RDMA devices of mlx5, as many as are ranked.
+    pub fn virtual_nics(&self, tree: &Tree<'_>) -> Vec<Address> {
+        let all = self.mlx5().filter_map(|device| device.address);
+        all.filter(|a| tree.capture().is_virtual(*a)).take(RANKED).collect()
+    }
+
     /// Every NVIDIA GPU with the NIC beside it; none where there are too many.
     pub fn pairs(&self) -> Vec<Assigned<Address>> {
-        self.pairs_of(|_| true)
+        let Some(tree) = self.pci.tree() else { return Vec::new() };
+        self.pairs_of(&tree, &self.nics(&tree))
     }
 
-    /// The same, of NICs that answer, are not known to have no active port, and are not broken, as long as there is one.
-    pub fn usable_pairs(&self, is_broken: impl Fn(Address) -> bool) -> Vec<Assigned<Address>> {
-        self.pairs_of(|nic| {
-            !self.is_gone(nic)
-                && !self.rdma_at(nic).is_some_and(RdmaDevice::is_down)
-                && !is_broken(nic)
-        })
-    }
-
-    fn pairs_of(&self, is_usable: impl Fn(Address) -> bool) -> Vec<Assigned<Address>> {
-        let Some(capture) = self.pci.capture.known() else { return Vec::new() };
+    /// The same, of these NICs.
+    pub fn pairs_of(&self, tree: &Tree<'_>, nics: &[Address]) -> Vec<Assigned<Address>> {
         if self.unranked().is_some() {
             return Vec::new();
         }
         let gpus = self.gpus();
-        let all = assign_usable(&Tree::new(capture), is_usable);
-        all.into_iter().filter(|pair| gpus.contains(&pair.gpu)).collect()
+        let is_own = |pair: &Assigned<Address>| gpus.contains(&pair.gpu) && self.is_given(pair.gpu);
+        assign_to(tree, nics).into_iter().filter(is_own).collect()
     }
 
     /// A variable that is set and not empty.
@@ -212,6 +239,11 @@ impl Machine {
     pub fn container(&self) -> Option<&str> {
         self.system.container.as_deref()
     }
+}
+
+/// Whether a virtual function is of the same card as another: both are below the same bridge.
+pub fn is_card(tree: &Tree<'_>, of: Address, nic: Address) -> bool {
+    of.domain == nic.domain && tree.chain(of) == tree.chain(nic)
 }
 
 fn own_environment() -> BTreeMap<String, String> {

@@ -21,6 +21,12 @@ impl Packed {
                 .map_err(|what| format!("pci {address}: {what}"))?;
             tree.fits()?;
         }
+        for (minor, (address, model)) in self.gpus.iter().enumerate() {
+            let place = format!("proc/driver/nvidia/gpus/{address}/information");
+            let text = format!("Model: \t\t {model}\nIRQ:   \t\t 170\nDevice Minor: \t {minor}\n");
+            tree.file(place, text.as_bytes());
+        }
+        tree.fits()?;
         for (number, (name, own)) in self.rdma.iter().enumerate() {
             device(number, name, own, &mut tree);
             tree.fits()?;

@@ -75,6 +75,8 @@ pub struct Packed {
     /// Path below /sys/devices, by address.
     places: BTreeMap<String, String>,
     pci: BTreeMap<String, Fields>,
+    /// Models of GPUs, by address.
+    gpus: BTreeMap<String, String>,
     rdma: BTreeMap<String, Fields>,
     ports: BTreeMap<String, Fields>,
     nets: BTreeMap<String, Fields>,
@@ -206,8 +208,7 @@ impl Packed {
             "nvidia" => self.nvidia(rest)?,
             "gpu" => {
                 let (address, model) = halves(" ")?;
-                let place = format!("proc/driver/nvidia/gpus/{address}/information");
-                self.file(&place, &format!("Model: \t\t {model}\nIRQ:   \t\t 170"));
+                self.gpus.insert(address.to_owned(), model.to_owned());
             }
             "dev" => words.for_each(|name| self.file(&format!("dev/{name}"), "")),
             "node" => self.node(rest)?,

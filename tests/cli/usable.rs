@@ -1,0 +1,170 @@
+//! `bellpush doctor`: which NIC a GPU should take, what is told as fine, and what is mended by hand.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::diagnoses::{json, machine, on};
+use crate::recorded::names;
+
+/// A GPU's number, and the name of the NIC that it should take.
+fn stars(root: &Path) -> Vec<String> {
+    let report = json(root);
+    let placement = report["placement"].as_array().unwrap();
+    let gpus: BTreeSet<&str> = placement.iter().map(|p| p["gpu"].as_str().unwrap()).collect();
+    let name = |p: &Value| {
+        let n = gpus.iter().position(|gpu| p["gpu"] == **gpu).unwrap();
+        format!("GPU{n} {}", p["name"].as_str().unwrap())
+    };
+    placement.iter().filter(|p| p["assigned"] == true).map(name).collect()
+}
+
+/// Why GPUs should take none, in the text and in the JSON.
+fn without(root: &Path) -> [String; 2] {
+    let (report, text) = (json(root), on(root, &[]).1);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("  no star  "));
+    let why = report["without_nic"].as_array().unwrap().iter();
+    let why = why.map(|own| format!("{} {}", own["gpu"], own["why"]).replace('"', ""));
+    [lines.collect::<Vec<_>>().join("; "), why.collect::<Vec<_>>().join("; ")]
+}
+
+/// A star is of a GPU and a NIC that can be used, whatever PCI shows beside them.
+#[test]
+fn a_star_is_of_what_can_be_used() {
+    let address = "port mlx5_2:1 gid2=v2,::ffff:10.10.0.9";
+    let virtual_alone: [&[&str]; 3] = [
+        // In a container with a network of its own; the physical port is down, or has no address.
+        &["drop sys/class/infiniband/mlx5_0", address],
+        &["port mlx5_0:1 state=DOWN", address],
+        &["port mlx5_0:1 gid1=v1,fe80::1 gid3=v1,::ffff:10.10.0.1", address],
+    ];
+    for more in virtual_alone {
+        let dir = machine("vf-spare", more);
+        assert_eq!(stars(dir.path()), ["GPU0 mlx5_2", "GPU1 mlx5_1"], "{more:?}");
+        assert_eq!(without(dir.path()), ["", ""], "{more:?}");
+    }
+    assert_eq!(stars(machine("vf-spare", &[]).path()), ["GPU0 mlx5_0", "GPU1 mlx5_1"]);
+    // What can be used of the container's: its GPUs, its cards.
+    let dir = machine("ib-container", &["drop proc/driver/nvidia/gpus/0000:9b"]);
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_0"]);
+    let why = "not given to this container";
+    assert_eq!(without(dir.path()), [format!("GPU1: {why}"), format!("0000:9b:00.0 {why}")]);
+    let dir = machine("ib-container", &["drop dev/nvidia1"]);
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_0"]);
+    assert_eq!(without(dir.path())[0], format!("GPU1: {why}"));
+    let dir = machine("ib-container", &["drop sys/class/infiniband/mlx5_1"]);
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_0", "GPU1 mlx5_0"]);
+    // Without one that can be used there is no star.
+    let dir = machine("gpu-lost", &[]);
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_0"]);
+    assert_eq!(without(dir.path())[0], "GPU1: it cannot be used (gpu)");
+    for (name, by) in
+        [("port-down", "rdma-port"), ("rxe", "rdma-device"), ("no-uverbs", "rdma-nodes")]
+    {
+        let dir = machine(name, &[]);
+        assert!(stars(dir.path()).is_empty(), "{name}");
+        assert_eq!(
+            without(dir.path())[0],
+            format!("GPU0, GPU1: no card can be used ({by})"),
+            "{name}"
+        );
+    }
+}
+
+/// What a container is not given is asked for nothing, and blames nobody.
+#[test]
+fn gpus_of_others_are_not_asked() {
+    let dir = machine("ib-container", &["drop dev/nvidia1"]);
+    let report = json(dir.path());
+    let pairs = report["verdicts"].as_array().unwrap().iter();
+    let pairs = pairs.flat_map(|v| v["pairs"].as_array().unwrap());
+    let gpus: BTreeSet<&str> = pairs.map(|p| p["gpu"].as_str().unwrap()).collect();
+    assert_eq!(gpus, BTreeSet::from(["0000:19:00.0"]));
+    assert_eq!(report["status"], 0, "{}", on(dir.path(), &[]).1);
+    // Its nearest NIC is no matter of this container.
+    let far = ["drop proc/driver/nvidia/gpus/0000:9b", "file .dockerenv = -"];
+    let far = json(machine("far-nics", &far).path());
+    let of_nic = |f: &&Value| f["check"] == "nic-of-gpu" && f["severity"] == "warning";
+    let told: Vec<&Value> = far["findings"].as_array().unwrap().iter().filter(of_nic).collect();
+    let note = far["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|f| f["found"] == "not given to this container");
+    let gpu = note.expect("a GPU of others")["subject"].clone();
+    assert!(told.iter().all(|f| f["subject"] != gpu), "{told:?}");
+}
+
+/// The text and the JSON say the same of what is fine, what is left out and what is wrong.
+#[test]
+fn the_json_is_the_text() {
+    let mut left = 0;
+    for name in names() {
+        let dir = machine(&name, &[]);
+        let (report, text) = (json(dir.path()), on(dir.path(), &[]).1);
+        let findings = report["findings"].as_array().unwrap();
+        let count = |severity: &str| findings.iter().filter(|f| f["severity"] == severity).count();
+        let [p, w, u, fine] = ["prevents", "warning", "unseen", "fine"].map(count);
+        let wanted = format!(
+            "  findings {p} prevent something, {w} warnings, {u} not to be seen, {fine} fine\n"
+        );
+        assert!(text.contains(&wanted), "{name}: {wanted} {text}");
+        let out = report["left_out"].as_array().unwrap();
+        let listed = |own: &Value| format!("{} ({})", own["device"], own["check"]).replace('"', "");
+        let listed: Vec<String> = out.iter().map(listed).collect();
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = format!("left out, since it cannot be used: {}", listed.join(", "));
+        assert_eq!(flat.contains(&line), !out.is_empty(), "{name}: {line}");
+        left += out.len();
+        for own in out {
+            let is_it = |word: &str| own["device"] == *word;
+            for f in findings.iter().filter(|f| f["severity"] == "fine") {
+                let mut words = f["subject"].as_str().unwrap().split([' ', ',', ':']);
+                assert!(!words.any(is_it), "{name}: {f}");
+            }
+        }
+    }
+    assert!(left >= 5, "{left}");
+}
+
+/// The end of the report counts what a script mends, and names what has to be done by hand.
+#[test]
+fn comments_are_no_fixes() {
+    let (mut with, mut without, mut by_hand) = (0, 0, 0);
+    for name in names() {
+        let dir = machine(&name, &[]);
+        let (text, script) = (on(dir.path(), &[]).1, on(dir.path(), &["--fix"]).1);
+        let report = json(dir.path());
+        let bad = report["findings"].as_array().unwrap().iter().filter(|finding| {
+            ["warning", "prevents"].contains(&finding["severity"].as_str().unwrap())
+        });
+        let is_command = |line: &Value| !line.as_str().unwrap().starts_with('#');
+        let (commands, hand): (Vec<&Value>, Vec<&Value>) =
+            bad.partition(|f| f["script"].as_array().unwrap().iter().any(is_command));
+        let end = text.trim_end().rsplit("\n\n").next().unwrap().split_whitespace();
+        let end = end.collect::<Vec<_>>().join(" ");
+        let (n, all) = (commands.len(), commands.len() + hand.len());
+        let wanted =
+            format!("--fix` prints a shell script with the fixes of {n} of {all} findings");
+        assert_eq!(end.contains(&wanted), n > 0, "{name}: {text}");
+        assert_eq!(text.contains("--fix`"), n > 0, "{name}: {text}");
+        assert_eq!(text.matches("\n  by hand ").count(), usize::from(!hand.is_empty()), "{text}");
+        for finding in &hand {
+            let check = finding["check"].as_str().unwrap();
+            let line = end.split("by hand ").nth(1).unwrap();
+            assert!(line.contains(check), "{name}: {check}: {line}");
+            let remark = format!("# by hand: {}\n", finding["fix"].as_str().unwrap());
+            assert!(script.contains(&remark), "{name}: {remark} {script}");
+        }
+        with += usize::from(n > 0);
+        without += usize::from(n == 0);
+        by_hand += hand.len();
+    }
+    assert!(with > 10 && without > 30 && by_hand > 20, "{with} {without} {by_hand}");
+    let text = on(machine("roce-mtu-1500", &[]).path(), &[]).1;
+    assert!(
+        text.contains("\n  by hand  roce-mtu (mlx5_1:1 (ens2np0)): see `fix` above\n"),
+        "{text}"
+    );
+}
