@@ -22,6 +22,7 @@ use bellpush::nic::soft::record;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
 use bellpush::nic::soft::{Adversary, AdversaryKind};
 use bellpush::pcie::Origin;
+use bellpush::pcie::text::is_unfit;
 use bellpush::pcie::topology::{
     Collapse, Kind, Matrix, Node, NodeId, Topology, Tree, Workload, from_lspci, from_toml, loads,
     matrix_text, survey_text, to_svg, to_text,
@@ -182,7 +183,7 @@ fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
     let quoted = |part: &str| {
         let is = |part: &str| line.contains(&format!("{part:?}"));
         // Or with what would change a terminal written out.
-        let written = |c: char| match c.is_control() {
+        let written = |c: char| match is_unfit(c) {
             true => c.escape_default().to_string(),
             false => c.to_string(),
         };

@@ -16,6 +16,8 @@ mod refused;
 mod sim_runs;
 #[path = "pcie/summary.rs"]
 mod summary;
+#[path = "pcie/told.rs"]
+mod told;
 
 #[derive(Parser)]
 struct Topo {

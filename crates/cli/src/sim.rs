@@ -9,7 +9,9 @@ use bellpush::pcie::sim::{
     H200_CURVES, Known, LAYOUT, LAYOUT_IN_HOST, NO_CARD, Params, PathModel, Question, SweepRow,
     TestBedSpec, crossings, derivatives, losses, sensitivity, sweep, window_needed_bytes,
 };
+use bellpush::pcie::text::one_line;
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, Knob, NodeId, Topology};
+use bellpush_cli::report::human::decimals;
 use serde_json::{Value, json};
 
 use crate::flows;
@@ -426,7 +428,7 @@ fn print_sweep(
     out: &mut dyn Write,
 ) -> Result<()> {
     let route = spec.topology.route(spec.gpu, spec.nic);
-    writeln!(out, "{} ({}), model", spec.topology.name, route.class)?;
+    writeln!(out, "{} ({}), model", one_line(&spec.topology.name), route.class)?;
     writeln!(out, "{}", route.text(spec.topology))?;
     let mut notes = route.notes(spec.topology);
     // By it the NIC reads; whoever is refused there has no pull.
@@ -447,12 +449,12 @@ fn print_sweep(
         match (row.prediction, &row.why_not) {
             (Some(p), _) => writeln!(
                 out,
-                "{:>16} {:>9} {:>13.2} {:>13.2} {:>8.2}",
+                "{:>16} {:>9} {:>13.2} {:>13.2} {:>8}",
                 row.path.name(),
                 row.bytes,
                 p.delivered_ns / 1000.0,
                 p.completed_ns / 1000.0,
-                p.gb_per_s
+                decimals(p.gb_per_s, 2)
             )?,
             (None, why) => writeln!(
                 out,
@@ -510,8 +512,8 @@ fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>)
                 .iter()
                 .filter(|(_, v)| !v.is_null() && *v != "")
                 .map(|(k, v)| match v.as_f64() {
-                    Some(f) if v.is_f64() => format!("{k} {f:.3}"),
-                    _ => format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), str::to_owned)),
+                    Some(f) if v.is_f64() => format!("{k} {}", decimals(f, 3)),
+                    _ => format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), one_line)),
                 })
                 .collect();
             writeln!(out, "{}", cells.join("  "))?;

@@ -7,6 +7,7 @@ use bellpush::pcie::sim::{
     Access, Curve, H200_CURVES, Machine, Params, PathModel, Pattern, Probe, SweepRow, Target,
     TestBedSpec, crossings, predict, predict_probe, window_needed_bytes,
 };
+use bellpush::pcie::text::one_line;
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
 use bellpush_cli::report::machine::invocation;
 use bellpush_cli::report::page::{Section, Table, page};
@@ -66,7 +67,7 @@ impl Swept {
             let need = window_needed_bytes(TestBedSpec { params: &params, ..spec })?;
             distance.extend(need.map(|need| (f64::from(wire_ns), need as f64)));
         }
-        Ok(Self { name: spec.topology.name.clone(), rows, window, tags, distance })
+        Ok(Self { name: one_line(&spec.topology.name), rows, window, tags, distance })
     }
 
     fn section(&self) -> Result<Section> {

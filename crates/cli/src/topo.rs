@@ -19,11 +19,13 @@ mod summary_text;
 use std::path::PathBuf;
 
 use bellpush::pcie::sim::NicModel;
+use bellpush::pcie::text::one_line;
 use bellpush::pcie::topology::{
     Assigned, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign, assign_topology, compare,
     loads, matrix_text, survey_text, to_svg_loaded, to_text, to_toml, to_tree, unknowns,
     write_fans,
 };
+use bellpush_cli::report::human::decimals;
 use serde_json::{Value, json};
 
 use crate::sim_marks;
@@ -112,9 +114,9 @@ fn basis(
 
 /// Every GPU with its NIC, as nodes of the topology.
 fn assigned(source: &Source, topology: &Topology) -> Vec<Assigned<NodeId>> {
-    let Source::Captured(capture, _) = source else { return assign_topology(topology) };
+    let Some(tree) = source.tree() else { return assign_topology(topology) };
     let node = |a: &dyn ToString| topology.find(&a.to_string());
-    let all = assign(&Tree::new(capture)).into_iter().filter_map(|a| {
+    let all = assign(&tree).into_iter().filter_map(|a| {
         Some(Assigned {
             gpu: node(&a.gpu)?,
             nic: a.nic.and_then(|nic| node(&nic)),
@@ -132,17 +134,15 @@ fn rows_json(
     pairs: &[Assigned<NodeId>],
     (advice, basis): (&All, &Basis),
 ) -> Vec<Value> {
+    let tree = source.tree();
+    let address = |n: NodeId| topology.node(n).id.parse().ok();
+    let ends = |gpu, nic| Some((tree.as_ref()?, address(gpu)?, address(nic)?));
     let class = |gpu: NodeId, nic: NodeId| {
-        let address = |n: NodeId| topology.node(n).id.parse().ok();
-        let captured = match source {
-            Source::Captured(capture, _) => {
-                let tree = Tree::new(capture);
-                address(gpu).zip(address(nic)).map(|(a, b)| tree.class(a, b).to_string())
-            }
-            _ => None,
-        };
+        let captured = ends(gpu, nic).map(|(tree, a, b)| tree.class(a, b).to_string());
         captured.unwrap_or_else(|| topology.class_of(gpu, nic).to_string())
     };
+    let is_printed =
+        |gpu, nic| ends(gpu, nic).is_some_and(|(tree, a, b)| tree.printed(a, b).is_some());
     let mut rows = Vec::new();
     for gpu in topology.of_kind(Kind::Gpu) {
         for nic in topology.of_kind(Kind::Nic) {
@@ -156,6 +156,7 @@ fn rows_json(
             }
             rows.push(json!({
                 "gpu": g, "nic": n, "class": class(gpu, nic), "assigned": is_its,
+                "class_of_nvidia_smi": is_printed(gpu, nic),
                 "advice": advice,
             }));
         }
@@ -166,7 +167,7 @@ fn rows_json(
 /// What a capture shows beside the pairs.
 fn capture_json(source: &Source) -> Value {
     let Source::Captured(capture, matrix) = source else { return Value::Null };
-    let tree = Tree::new(capture);
+    let tree = source.tree().unwrap_or_else(|| Tree::new(capture));
     let devices = capture.functions().filter_map(|f| {
         let (max, now) = tree.link(f.address);
         let rate = |r: bellpush::pcie::topology::Rate| r.to_string();
@@ -216,18 +217,26 @@ fn told(source: &Source, topology: &Topology) -> String {
     match source {
         Source::Given(_) => to_text(topology),
         Source::Captured(capture, matrix) => {
-            let survey = survey_text(&Tree::new(capture), matrix.as_ref());
+            let tree = source.tree().unwrap_or_else(|| Tree::new(capture));
+            let survey = survey_text(&tree, matrix.as_ref());
             format!("{}\n{survey}", to_tree(topology))
         }
         Source::Matrix(matrix) => format!("{}\n{}", to_tree(topology), matrix_text(matrix)),
     }
 }
 
+/// An end of a link by name: of several ports of one card, all.
+pub(crate) fn ports(topology: &Topology, end: NodeId) -> String {
+    let ports = topology.sharing_link(end).into_iter().map(|n| one_line(&topology.node(n).id));
+    ports.collect::<Vec<_>>().join(", ")
+}
+
 fn load_text(topology: &Topology, workload: &str, loads: &[LinkLoad]) -> String {
     let mut text = format!("\nBusiest links under {workload}, for buffers of 1 GB:\n");
     for l in loads.iter().take(8) {
-        let (from, to) = (&topology.node(l.from).id, &topology.node(l.to).id);
-        text += &format!("{from} -> {to}  {:.2} GB of {:.1} GB/s, ", l.buffers, l.gb_per_s());
+        let [from, to] = [l.from, l.to].map(|end| ports(topology, end));
+        let [buffers, rate] = [decimals(l.buffers, 2), decimals(l.gb_per_s(), 1)];
+        text += &format!("{from} -> {to}  {buffers} GB of {rate} GB/s, ");
         text += &format!("{:.1} ms\n", l.ms);
     }
     text
@@ -331,7 +340,7 @@ pub fn run_to(
     writeln!(out, "{text}")?;
     for kind in [Kind::Gpu, Kind::Nic] {
         if topology.of_kind(kind).is_empty() {
-            writeln!(out, "{}: no {kind}, so no pair to class", topology.name)?;
+            writeln!(out, "{}: no {kind}, so no pair to class", one_line(&topology.name))?;
         }
     }
     write!(out, "{}", advice::text(&topology, &advice, &basis))?;

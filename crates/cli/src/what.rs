@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use bellpush::pcie::sim::{Known, PathModel, Question, SweepRow, TestBedSpec};
+use bellpush::pcie::text::one_line;
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
+use bellpush_cli::report::human::decimals;
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -33,7 +35,7 @@ impl Answer {
     ) -> Result<Self> {
         let question: Question = text.parse().map_err(|e| format!("--what {e}"))?;
         let combinations = question.combinations();
-        let name = spec.topology.name.clone();
+        let name = one_line(&spec.topology.name);
         let mut answer = Self { name, question, rows: Vec::new(), combinations };
         let mut base: Vec<SweepRow> = Vec::new();
         let mut written = Ok(());
@@ -138,10 +140,10 @@ impl Answer {
             };
             let _ = writeln!(
                 out,
-                " {:>13.2} {:>6} {:>8.2} {:>6}",
+                " {:>13.2} {:>6} {:>8} {:>6}",
                 p.completed_ns / 1000.0,
                 ratio(|p| p.completed_ns),
-                p.gb_per_s,
+                decimals(p.gb_per_s, 2),
                 ratio(|p| p.gb_per_s)
             );
         }

@@ -11,6 +11,7 @@
 mod origin;
 pub mod scale;
 pub mod sim;
+pub mod text;
 pub mod tlp;
 pub mod topology;
 

@@ -1,5 +1,7 @@
 //! Numbers for human readers, with three significant digits.
 
+use bellpush::pcie::text::is_unfit;
+
 /// A time: `950 ns`, `2.54 µs`, `1.20 ms`, `3.00 s`.
 pub fn time_ns(ns: f64) -> String {
     scaled(ns, &[("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)])
@@ -20,6 +22,19 @@ pub fn gb_s(rate: f64) -> String {
     }
 }
 
+/// A number with so many decimals, or with two significant digits where those would say less.
+pub fn decimals(value: f64, places: usize) -> String {
+    let is_said =
+        value == 0.0 || !value.is_finite() || value.abs() * 10f64.powi(places as i32) >= 9.5;
+    let plain = format!("{value:.places$}");
+    if is_said {
+        return plain;
+    }
+    // Of the first digit.
+    let place = -value.abs().log10().floor();
+    if place > 6.0 { format!("{value:.1e}") } else { format!("{value:.*}", place as usize + 1) }
+}
+
 /// From one number to another; a unit that both have is said once.
 pub fn range([low, high]: [String; 2]) -> String {
     match (low.rsplit_once(' '), high.rsplit_once(' ')) {
@@ -32,15 +47,6 @@ pub fn range([low, high]: [String; 2]) -> String {
 /// turn the text around, hide in it or end a line (Unicode Standard Annex 9).
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_unfit(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// Controls, marks and overrides of direction, characters of no width, and what is none (Unicode, 23.7: XML has no room
-/// for U+FFFE and U+FFFF, and a drawing with them is none).
-fn is_unfit(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{fffe}' | '\u{ffff}')
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 fn scaled(value: f64, units: &[(&str, f64)]) -> String {
@@ -86,6 +92,26 @@ mod tests {
         assert_eq!(per_second(12.0), "12.0 /s");
         let texts = [0.0, 0.000_02, 0.0032, 0.35, 2.54, 52.4, 364.0].map(gb_s);
         assert_eq!(texts, ["0", "2.0e-5", "0.0032", "0.35", "2.54", "52.4", "364"]);
+    }
+
+    #[test]
+    fn small_numbers_keep_two_digits() {
+        for (value, text) in [
+            (57.6, "57.60"),
+            (0.1, "0.10"),
+            (0.09, "0.090"),
+            (0.0049, "0.0049"),
+            (0.001_23, "0.0012"),
+            (-0.004, "-0.0040"),
+            (1.2e-8, "1.2e-8"),
+            (0.0, "0.00"),
+        ] {
+            assert_eq!(decimals(value, 2), text);
+        }
+        assert_eq!(
+            [decimals(0.96, 1), decimals(0.94, 1), decimals(0.0, 3)],
+            ["1.0", "0.94", "0.000"]
+        );
     }
 
     #[test]

@@ -8,7 +8,9 @@ use bellpush::pcie::sim::{
     EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, NicModel, Origins, Params, Ranking, Ranks,
     TestBedSpec, has_part_in_ranks, impossible, rank, unknown_roots,
 };
+use bellpush::pcie::text::one_line;
 use bellpush::pcie::topology::{Assigned, Class, Distance, NodeId, Peer, Topology};
+use bellpush_cli::report::human::decimals;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -184,7 +186,9 @@ fn lacks(topology: &Topology, pair: &Assigned<NodeId>, nic: NodeId) -> Option<Wi
     let class = topology.distance(pair.gpu, nic);
     // A class of a capture leaves ACS aside, which the topology's ways do not.
     let is_known = pair.class.allows(class) || class == Distance::Phb;
-    let is_vague = matches!(pair.class, Class::NodeOrSys | Class::Unknown);
+    // A matrix may have a class without a way.
+    let is_vague = matches!(pair.class, Class::NodeOrSys | Class::Unknown)
+        || topology.class_of(pair.gpu, nic) == Class::Unknown;
     if !is_known || is_vague {
         return Some(Without::Class);
     }
@@ -211,7 +215,8 @@ fn verdict(ranking: &Ranking) -> String {
 fn figure(goal: Goal, f: &Figure) -> String {
     let unit = if goal == Goal::Rate { 1.0 } else { 1000.0 };
     let [value, low, high] = [f.value, f.low, f.high].map(|v| v / unit);
-    format!("{value:.2}{} [{low:.2}, {high:.2}]", f.origin.letter())
+    let [value, low, high] = [value, low, high].map(|v| decimals(v, 2));
+    format!("{value}{} [{low}, {high}]", f.origin.letter())
 }
 
 /// Root complexes on the NIC's way to the GPU of which nobody knows whether they forward reads.
@@ -294,11 +299,6 @@ fn pair_text(topology: &Topology, advice: &Advice, basis: &Basis, out: &mut Stri
             goal(r.goal)
         );
     }
-}
-
-/// Others' text on one line.
-pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn causes(all: &[Advice]) -> Vec<&HangsOn> {

@@ -3,7 +3,7 @@
 
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{NicModel, Params};
-use bellpush::pcie::topology::{Kind, NodeId, Topology};
+use bellpush::pcie::topology::{NodeId, Topology};
 
 use super::advice::Basis;
 
@@ -117,16 +117,10 @@ impl Basis {
     }
 }
 
-/// The ports of a NIC's card that share its PCIe link, this one among them. A card whose functions lie on several links
-/// has one of each, and virtual functions are ports of none.
+/// The ports of a NIC's card that share its PCIe link, this one among them. Virtual functions are ports of none.
 pub fn ports_of_card(topology: &Topology, nic: NodeId) -> Vec<NodeId> {
-    let node = |n: NodeId| topology.node(n);
-    let is_its = |&n: &NodeId| {
-        let is_beside = node(n).card.is_some()
-            && node(n).card == node(nic).card
-            && node(n).parent == node(nic).parent
-            && [n, nic].iter().all(|&n| !node(n).model.contains("virtual function"));
-        n == nic || is_beside
-    };
-    topology.of_kind(Kind::Nic).into_iter().filter(is_its).collect()
+    let is_virtual = |n: NodeId| topology.node(n).model.contains("virtual function");
+    let mut ports = topology.sharing_link(nic);
+    ports.retain(|&n| n == nic || !is_virtual(n) && !is_virtual(nic));
+    ports
 }

@@ -1,6 +1,8 @@
 //! The page of `bellpush topo --html`: the drawing, its links coloured by load, and the text.
 
+use bellpush::pcie::text::one_line;
 use bellpush::pcie::topology::{LinkLoad, Topology, to_svg_loaded};
+use bellpush_cli::report::human::decimals;
 use bellpush_cli::report::machine::invocation;
 use bellpush_cli::report::page::{Section, Table, page};
 
@@ -24,9 +26,9 @@ pub fn html(topology: &Topology, workload: Option<&str>, loads: &[LinkLoad], tex
                 .into(),
         );
         let row = |l: &LinkLoad| {
-            let id = |n| topology.node(n).id.clone();
-            let numbers = [l.buffers, l.gb_per_s(), l.ms].map(|n| format!("{n:.2}"));
-            [vec![id(l.from), id(l.to)], numbers.to_vec()].concat()
+            let ends = [l.from, l.to].map(|end| super::ports(topology, end));
+            let numbers = [l.buffers, l.gb_per_s(), l.ms].map(|n| decimals(n, 2));
+            [&ends[..], &numbers[..]].concat()
         };
         drawing.table = Some(Table {
             head: ["from", "to", "buffers", "GB/s", "ms for 1 GB each"].map(String::from).into(),
@@ -39,7 +41,12 @@ pub fn html(topology: &Topology, workload: Option<&str>, loads: &[LinkLoad], tex
         figures: vec![format!("<pre>{}</pre>", escape(text))],
         table: None,
     };
-    page(&format!("bellpush topo: {}", topology.name), &[], &[drawing, shown], &invocation())
+    page(
+        &format!("bellpush topo: {}", one_line(&topology.name)),
+        &[],
+        &[drawing, shown],
+        &invocation(),
+    )
 }
 
 fn escape(text: &str) -> String {

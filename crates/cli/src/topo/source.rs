@@ -82,6 +82,16 @@ impl Source {
         }
     }
 
+    /// The capture's tree, the matrix beside it.
+    pub fn tree(&self) -> Option<Tree<'_>> {
+        let Self::Captured(capture, matrix) = self else { return None };
+        let tree = Tree::new(capture);
+        Some(match matrix {
+            Some(matrix) => tree.beside(matrix),
+            None => tree,
+        })
+    }
+
     /// The CPU that the command names, or this machine's; a topology may have its own.
     pub fn cpu(&self, args: &TopoArgs) -> Option<String> {
         let is_this =

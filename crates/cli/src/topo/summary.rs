@@ -3,10 +3,13 @@
 
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{Goal, PathModel, Ranking};
-use bellpush::pcie::topology::{Assigned, Class, Kind, Narrowest, NodeId, Topology, port_shares};
+use bellpush::pcie::text::one_line;
+use bellpush::pcie::topology::{
+    Assigned, Class, Full, Kind, NodeId, Share, Topology, Tree, port_shares,
+};
 use serde_json::{Value, json};
 
-use super::advice::{Advice, All, Basis, Without, one_line, unknown_of};
+use super::advice::{Advice, All, Basis, Without, unknown_of};
 use super::nics::{Is, ports_of_card};
 use super::source::Source;
 
@@ -74,8 +77,8 @@ pub struct Line {
     pub unknown_roots: Vec<NodeId>,
     /// What it gets alone.
     pub alone: Alone,
-    /// What it gets at most while all GPUs send, GB/s, and what keeps it from more.
-    pub all_send: Option<(f64, Option<Narrowest>)>,
+    /// Its share while all GPUs send, GB/s, and what keeps it from more.
+    pub all_send: Option<(f64, Option<Full>)>,
 }
 
 /// One NIC.
@@ -94,6 +97,8 @@ pub struct Nic {
 pub struct Summary {
     /// The GPUs.
     pub gpus: Vec<Line>,
+    /// The GPUs that send, as [`Full::flows`] counts them.
+    pub sending: Vec<NodeId>,
     /// The NICs.
     pub nics: Vec<Nic>,
     /// Whether paths were asked for.
@@ -106,23 +111,33 @@ pub struct Names<'a> {
     pub source: &'a Source,
     /// The topology.
     pub topology: &'a Topology,
+    /// Its tree, of a capture.
+    tree: Option<Tree<'a>>,
 }
 
 impl<'a> Names<'a> {
     /// Of a topology.
     pub fn new(source: &'a Source, topology: &'a Topology) -> Self {
-        Self { source, topology }
+        Self { source, topology, tree: source.tree() }
     }
 
-    /// `GPU0` of a capture, else its own name.
+    /// The class of a pair, with a mark where it is the matrix', since the capture does not show it.
+    pub fn class(&self, a: NodeId, b: NodeId, class: Class) -> String {
+        let mark = if self.is_printed(a, b) { "*" } else { "" };
+        format!("{class}{mark}")
+    }
+
+    /// Whether the class of a pair is the matrix'.
+    pub fn is_printed(&self, a: NodeId, b: NodeId) -> bool {
+        let address = |n: NodeId| self.topology.node(n).id.parse().ok();
+        let printed = |tree: &Tree<'_>| tree.printed(address(a)?, address(b)?);
+        self.tree.as_ref().and_then(printed).is_some()
+    }
+
+    /// `GPU0` of a capture or of a file made of one, else its id.
     pub fn short(&self, n: NodeId) -> String {
         let node = self.topology.node(n);
-        if matches!(self.source, Source::Captured(..)) && matches!(node.kind, Kind::Gpu | Kind::Nic)
-        {
-            let place = self.topology.of_kind(node.kind).iter().position(|&other| other == n);
-            return format!("{}{}", node.kind, place.unwrap_or(0));
-        }
-        one_line(&node.id)
+        one_line(node.name.as_ref().unwrap_or(&node.id))
     }
 
     /// The same with the address, and the name that a driver gives.
@@ -140,7 +155,13 @@ impl<'a> Names<'a> {
                 let alias = row.and_then(|row| row.alias.as_deref());
                 alias.map_or(short.clone(), |alias| format!("{short} {}", one_line(alias)))
             }
-            Source::Given(_) => short,
+            Source::Given(_) => {
+                let node = self.topology.node(n);
+                let driver = node.model.split(", ").find(|part| part.starts_with("mlx5_"));
+                let more = [node.name.as_ref().map(|_| id.as_str()), driver];
+                let more = more.into_iter().flatten().map(|part| format!(" {}", one_line(part)));
+                short + &more.collect::<String>()
+            }
         }
     }
 
@@ -218,10 +239,10 @@ impl Summary {
                 return None;
             }
             let at = sending.iter().position(|pair| *pair == (gpu, nic))?;
-            let (share, by) = *shares.get(at)?;
+            let Share { gb_per_s, full } = shares.get(at)?;
             match alone.gb_per_s() {
-                Some(rate) if rate * SAME <= share => Some((rate, None)),
-                _ => Some((share, by)),
+                Some(rate) if rate * SAME <= *gb_per_s => Some((rate, None)),
+                _ => Some((*gb_per_s, full.clone())),
             }
         };
         let line = |pair: &Assigned<NodeId>| {
@@ -243,7 +264,13 @@ impl Summary {
                 all_send: nic.and_then(|nic| all_send(pair.gpu, nic, alone)),
             }
         };
-        Self { gpus: pairs.iter().map(line).collect(), nics, has_paths }
+        let gpus = pairs.iter().map(line).collect();
+        Self { gpus, sending: sending.iter().map(|pair| pair.0).collect(), nics, has_paths }
+    }
+
+    /// The GPUs whose data cross what is full.
+    pub fn sending_by(&self, full: &Full) -> Vec<NodeId> {
+        full.flows.iter().filter_map(|&i| self.sending.get(i).copied()).collect()
     }
 
     /// The same as data.
@@ -263,6 +290,10 @@ impl Summary {
                 other => (Value::Null, other.gb_per_s().is_some()),
             };
             let most = line.alone.gb_per_s().filter(|_| is_most);
+            let full = line.all_send.as_ref().and_then(|(_, full)| full.as_ref());
+            let together = full.map(|full| {
+                json!({ "gpus": ids(&self.sending_by(full)), "at_most_gb_per_s": full.gb_per_s })
+            });
             json!({
                 "gpu": id(&line.gpu), "nic": line.nic.as_ref().map(id),
                 "nearest_without_rdma": line.nearest.as_ref().map(id),
@@ -270,7 +301,8 @@ impl Summary {
                 "port_shared_with": ids(&line.shared_with),
                 "choices": choices.collect::<Vec<_>>(), "unknown_roots": ids(&line.unknown_roots),
                 "alone": alone, "alone_at_most_gb_per_s": most,
-                "all_send_at_most_gb_per_s": line.all_send.map(|(rate, _)| rate),
+                "all_send_gb_per_s": line.all_send.as_ref().map(|(rate, _)| *rate),
+                "all_send_together": together,
             })
         });
         let nics = self.nics.iter().map(|nic| {
@@ -319,7 +351,7 @@ fn alone(
     let port = |nic| basis.port(topology, nic).map(|port| port.gb_per_s);
     // The links of the whole way, if all are known.
     let way = port_shares(topology, &[(gpu, nic)], &port).ok();
-    let way = way.and_then(|all| Some(all.first()?.0)).filter(|rate| rate.is_finite());
+    let way = way.and_then(|all| Some(all.first()?.gb_per_s)).filter(|rate| rate.is_finite());
     // Nothing gets there.
     if own.is_some_and(|own| own.ranks.rankings.iter().all(|r| r.paths.is_empty())) {
         return Alone::Unknown;

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use bellpush::pcie::Origin;
-use bellpush::pcie::topology::{Class, Kind, Narrowest, NodeId};
+use bellpush::pcie::text::one_line;
+use bellpush::pcie::topology::{Class, Full, Kind, Narrowest, NodeId};
+use bellpush_cli::report::human::decimals;
 
-use super::advice::{Basis, Without, one_line};
+use super::advice::{Basis, Without};
 use super::nics::{Is, ports_of_card};
 use super::source::Source;
 use super::summary::{Alone, Choice, Line, Names, Nic, Summary};
@@ -28,7 +30,7 @@ const PATHS: [(&str, &str); 5] = [
 ];
 
 fn gb(rate: f64) -> String {
-    if rate < 10.0 { format!("{rate:.2}") } else { format!("{rate:.1}") }
+    decimals(rate, if rate < 10.0 { 2 } else { 1 })
 }
 
 fn cell(choice: &Choice) -> String {
@@ -69,7 +71,7 @@ pub fn text(summary: &Summary, names: &Names<'_>, basis: &Basis, collapses: bool
 }
 
 fn head(summary: &Summary, names: &Names<'_>) -> String {
-    let name = super::advice::one_line(&names.topology.name);
+    let name = one_line(&names.topology.name);
     let (gpus, nics) = (summary.gpus.len(), summary.nics.len());
     let has = summary.nics.iter().filter(|nic| nic.has_rdma == Some(true)).count();
     let unknown = summary.nics.iter().filter(|nic| nic.has_rdma.is_none()).count();
@@ -111,6 +113,7 @@ fn row(summary: &Summary, names: &Names<'_>, line: &Line, sizes: &[u32]) -> Vec<
     let class = match (line.class, line.nic) {
         (_, None) if line.nearest.is_none() => "-".to_owned(),
         (Class::Unknown, _) => "unknown".to_owned(),
+        (class, Some(nic)) => names.class(line.gpu, nic, class),
         (class, _) => class.to_string(),
     };
     let mut cells = vec![names.long(line.gpu), nic, class];
@@ -120,9 +123,9 @@ fn row(summary: &Summary, names: &Names<'_>, line: &Line, sizes: &[u32]) -> Vec<
         cells.push(choice.map_or_else(|| none.to_owned(), cell));
     }
     cells.push(if line.nic.is_none() { "-".to_owned() } else { alone(line.alone) });
-    cells.push(match line.all_send {
+    cells.push(match &line.all_send {
         Some((_, None)) => "the same".to_owned(),
-        Some((rate, Some(_))) => format!("<= {}", gb(rate)),
+        Some((rate, Some(_))) => format!("~{}", gb(*rate)),
         None if line.nic.is_none() => "-".to_owned(),
         None => "unknown".to_owned(),
     });
@@ -212,21 +215,22 @@ fn nic_text(nic: &Nic, names: &Names<'_>, basis: &Basis, is_priced: bool) -> Str
 
 /// What keeps GPUs from more while all send.
 fn shares(summary: &Summary, names: &Names<'_>, out: &mut String) {
-    let mut all: Vec<(Narrowest, String, Vec<NodeId>)> = Vec::new();
-    for line in &summary.gpus {
-        let Some((rate, Some(by))) = line.all_send else { continue };
-        let rate = gb(rate);
-        match all.iter_mut().find(|(other, same, _)| *other == by && *same == rate) {
-            Some((_, _, gpus)) => gpus.push(line.gpu),
-            None => all.push((by, rate, vec![line.gpu])),
+    let full = summary.gpus.iter().filter_map(|line| line.all_send.as_ref()?.1.as_ref());
+    let mut all: Vec<&Full> = Vec::new();
+    full.for_each(|full| {
+        if all.iter().all(|other| other.what != full.what) {
+            all.push(full);
         }
-    }
-    for (by, rate, gpus) in all {
-        let what = narrowest(names, by);
+    });
+    for full in all {
+        let gpus = summary.sending_by(full);
+        let together = if gpus.len() > 1 { " together" } else { "" };
         let _ = writeln!(
             out,
-            "If all GPUs send at once, {} get at most {rate} GB/s each: {what}.",
-            names.list(&gpus)
+            "If all GPUs send at once, {} get at most {} GB/s{together}: {}.",
+            names.list(&gpus),
+            gb(full.gb_per_s),
+            narrowest(names, full.what)
         );
     }
 }
@@ -320,6 +324,15 @@ fn choices(summary: &Summary, names: &Names<'_>, out: &mut String) {
     }
     if summary.gpus.iter().any(|line| line.nic.is_some()) {
         out.push_str("<=: what ports and links carry at most.\n");
+    }
+    let is_printed = |line: &Line| line.nic.is_some_and(|nic| names.is_printed(line.gpu, nic));
+    if summary.gpus.iter().any(is_printed) {
+        out.push_str("*: by nvidia-smi's matrix; the capture does not show it.\n");
+    }
+    if summary.gpus.iter().any(|line| matches!(line.all_send, Some((_, Some(_))))) {
+        out.push_str(
+            "~: an even share; a GPU has more where another sends less, or smaller TLPs.\n",
+        );
     }
     without(summary, names, out);
 }

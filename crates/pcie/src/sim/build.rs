@@ -181,7 +181,7 @@ pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params, rates: MemoryRat
 pub(super) struct Nodes {
     /// Of each topology node.
     pub at: Vec<u32>,
-    /// The port of each GPU and NIC.
+    /// The port of each GPU and NIC; functions with one link have one ([`Topology::link_of`]).
     port: Vec<Option<u32>>,
 }
 
@@ -292,8 +292,9 @@ fn add_link(
         up.by_source = p.engines_in_turn > 0.5;
     }
     let (own, top) = (nodes.at[id.0], nodes.at[parent.0]);
+    let shared = nodes.port[topology.link_of(id).0];
     let end = port_ns.map_or(own, |ns| {
-        let port = sim.add_node();
+        let port = shared.unwrap_or_else(|| sim.add_node());
         nodes.port[id.0] = Some(port);
         let mut out = internal(1000.0, ns);
         if node.kind == Kind::Gpu {
@@ -303,8 +304,10 @@ fn add_link(
         sim.add_channel(port, own, internal(1000.0, ns));
         port
     });
-    sim.add_channel(end, top, up);
-    sim.add_channel(top, end, down);
+    if shared.is_none() {
+        sim.add_channel(end, top, up);
+        sim.add_channel(top, end, down);
+    }
 }
 
 /// Joins the switches of each chip that is known to cross inside.

@@ -9,9 +9,9 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::error::one_line;
 use super::identity;
 use super::model::Kind;
+use crate::text::one_line;
 
 /// Functions that one capture may have: more than a machine has, less than exhausts memory.
 pub const MAX_FUNCTIONS: usize = 16_384;

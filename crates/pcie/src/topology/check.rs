@@ -49,7 +49,7 @@ pub fn compare(tree: &Tree<'_>, matrix: &Matrix) -> Comparison {
     for (&i, &a) in &of_row {
         out.devices.push((matrix.rows()[i].name.clone(), a));
         for (&j, &b) in of_row.range(i + 1..) {
-            let captured = tree.class(a, b);
+            let captured = tree.captured(a, b);
             let (Some(printed), true) = (matrix.class(i, j), captured != Class::Unknown) else {
                 continue;
             };
@@ -61,6 +61,20 @@ pub fn compare(tree: &Tree<'_>, matrix: &Matrix) -> Comparison {
         }
     }
     out
+}
+
+/// Classes of a matrix by the addresses of its devices, the lower first; none of a pair of which it prints two.
+pub(super) fn printed(
+    capture: &Capture,
+    matrix: &Matrix,
+) -> BTreeMap<(Address, Address), Distance> {
+    let mut of_row = BTreeMap::new();
+    gpus(capture, matrix, &mut of_row, &mut Vec::new());
+    nics(capture, matrix, &mut of_row, &mut Vec::new());
+    let pairs =
+        of_row.iter().flat_map(|(&i, &a)| of_row.range(i + 1..).map(move |(&j, &b)| (i, a, j, b)));
+    let one = pairs.filter(|&(i, _, j, _)| matrix.class(i, j) == matrix.class(j, i));
+    one.filter_map(|(i, a, j, b)| Some(((a.min(b), a.max(b)), matrix.class(i, j)?))).collect()
 }
 
 /// nvidia-smi numbers NVIDIA's GPUs by address.

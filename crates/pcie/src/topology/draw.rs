@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use super::assign::assign_topology;
 use super::builtin::builtin;
-use super::error::one_line;
 use super::model::{Kind, Node, NodeId, Topology};
 use super::p2p::Iommu;
 use super::survey::collapse_text;
 use super::tree::Class;
 use crate::Origin;
+use crate::text::one_line;
 
 /// What stands behind a number that was not read.
 fn marked(origin: Origin) -> String {

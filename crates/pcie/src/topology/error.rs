@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::model::Kind;
+use crate::text::one_line;
 use crate::tlp::TlpError;
 
 /// Reason why a topology was refused. `line` counts from 1 and is `None` outside files.
@@ -125,12 +126,6 @@ pub enum TopologyError {
         /// Other socket.
         b: String,
     },
-}
-
-/// Text of others' in an error's one line: control characters are written out.
-pub(super) fn one_line(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-    text.chars().map(plain).collect()
 }
 
 fn at(line: &Option<usize>) -> String {

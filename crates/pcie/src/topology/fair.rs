@@ -6,11 +6,28 @@
 use super::load::{LoadError, answer_ms, links};
 use super::model::{Kind, NodeId, Topology};
 
-/// What several flows share, such as a direction of a link: the time that 1 GB of each takes of it,
-/// ms.
+/// What several flows share, such as a direction of a link.
 struct Shared {
     what: Narrowest,
+    /// Time that 1 GB of each flow takes of it, ms.
     ms: Vec<f64>,
+    /// Those whose data cross it; of the others it has DLLPs alone.
+    flows: Vec<usize>,
+    /// The fastest of them, GB/s: what all of them have together at most.
+    gb_per_s: f64,
+}
+
+impl Shared {
+    fn new(what: Narrowest, flows: usize) -> Self {
+        Self { what, ms: vec![0.0; flows], flows: Vec::new(), gb_per_s: 0.0 }
+    }
+
+    /// A flow's data cross it, alone at `gb_per_s`.
+    fn carry(&mut self, flow: usize, gb_per_s: f64) {
+        self.ms[flow] += 1000.0 / gb_per_s;
+        self.flows.push(flow);
+        self.gb_per_s = self.gb_per_s.max(gb_per_s);
+    }
 }
 
 /// What keeps a flow from more.
@@ -22,18 +39,38 @@ pub enum Narrowest {
     Port(NodeId),
 }
 
+/// A link or a port that is full.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Full {
+    /// Which.
+    pub what: Narrowest,
+    /// Places of the flows whose data cross it.
+    pub flows: Vec<usize>,
+    /// What all of them have together at most, GB/s.
+    pub gb_per_s: f64,
+}
+
+/// What one of several flows has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// Its even share of what is full, GB/s: no bound, since it has more where another sends less than its own links
+    /// carry, or smaller TLPs. Infinite where nothing is full.
+    pub gb_per_s: f64,
+    /// What keeps it from more.
+    pub full: Option<Full>,
+}
+
 /// Rate of each flow of memory writes while all of them run, GB/s.
 ///
 /// # Errors
 /// An end that is none, a root complex that refuses, a link that is not known.
 pub fn fair_rates(topology: &Topology, flows: &[(NodeId, NodeId)]) -> Result<Vec<f64>, LoadError> {
-    let all = shared(topology, flows, &|n| n)?;
+    let all = shared(topology, flows)?;
     Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
 }
 
-/// Rate of each GPU's data to its NIC while all of them send, GB/s, and what keeps it from more.
-/// Ports of one card share the card's link, and a port carries no more than its wire, where
-/// `port_gb_per_s` knows that.
+/// Share of each GPU's data to its NIC while all of them send, and what keeps it from more. A port carries no more than
+/// its wire, where `port_gb_per_s` knows that.
 ///
 /// # Errors
 /// As [`fair_rates`].
@@ -41,47 +78,44 @@ pub fn port_shares(
     topology: &Topology,
     pairs: &[(NodeId, NodeId)],
     port_gb_per_s: &dyn Fn(NodeId) -> Option<f64>,
-) -> Result<Vec<(f64, Option<Narrowest>)>, LoadError> {
-    let nics = topology.of_kind(Kind::Nic);
-    let first_port = |n: NodeId| {
-        let place = |n: NodeId| (topology.node(n).card.as_ref(), topology.node(n).parent);
-        let same = nics.iter().find(|&&other| place(other).0.is_some() && place(other) == place(n));
-        same.copied().unwrap_or(n)
-    };
-    let mut all = shared(topology, pairs, &first_port)?;
-    for &nic in &nics {
+) -> Result<Vec<Share>, LoadError> {
+    let mut all = shared(topology, pairs)?;
+    for nic in topology.of_kind(Kind::Nic) {
         let Some(gb_per_s) = port_gb_per_s(nic) else { continue };
-        let of = |&(_, to): &(NodeId, NodeId)| if to == nic { 1000.0 / gb_per_s } else { 0.0 };
-        all.push(Shared { what: Narrowest::Port(nic), ms: pairs.iter().map(of).collect() });
+        let mut wire = Shared::new(Narrowest::Port(nic), pairs.len());
+        let own = pairs.iter().enumerate().filter(|(_, (_, to))| *to == nic);
+        own.for_each(|(flow, _)| wire.carry(flow, gb_per_s));
+        all.push(wire);
     }
-    Ok(fill(&all, pairs.len()))
+    let share = |(gb_per_s, by): (f64, Option<&Shared>)| Share {
+        gb_per_s,
+        full: by.map(|s| Full { what: s.what, flows: s.flows.clone(), gb_per_s: s.gb_per_s }),
+    };
+    Ok(fill(&all, pairs.len()).into_iter().map(share).collect())
 }
 
-/// The directions of links that flows cross, each link by what `same` makes of its ends.
-fn shared(
-    topology: &Topology,
-    flows: &[(NodeId, NodeId)],
-    same: &dyn Fn(NodeId) -> NodeId,
-) -> Result<Vec<Shared>, LoadError> {
+/// The directions of links that flows cross.
+fn shared(topology: &Topology, flows: &[(NodeId, NodeId)]) -> Result<Vec<Shared>, LoadError> {
+    fn of(all: &mut Vec<Shared>, what: Narrowest, flows: usize) -> &mut Shared {
+        let at = all.iter().position(|s| s.what == what).unwrap_or_else(|| {
+            all.push(Shared::new(what, flows));
+            all.len() - 1
+        });
+        &mut all[at]
+    }
     let mut all: Vec<Shared> = Vec::new();
     for (i, &(from, to)) in flows.iter().enumerate() {
         for (a, b, gb_per_s) in links(topology, from, to)? {
-            let answered = (b, a, answer_ms(topology, a, b, 1.0));
-            for (a, b, ms) in [(a, b, 1000.0 / gb_per_s), answered] {
-                let what = Narrowest::Link(same(a), same(b));
-                let at = all.iter().position(|s| s.what == what).unwrap_or_else(|| {
-                    all.push(Shared { what, ms: vec![0.0; flows.len()] });
-                    all.len() - 1
-                });
-                all[at].ms[i] += ms;
-            }
+            of(&mut all, Narrowest::Link(a, b), flows.len()).carry(i, gb_per_s);
+            let answered = of(&mut all, Narrowest::Link(b, a), flows.len());
+            answered.ms[i] += answer_ms(topology, a, b, 1.0);
         }
     }
     Ok(all)
 }
 
 /// The rate of each flow, and what was full when it rose no more.
-fn fill(all: &[Shared], flows: usize) -> Vec<(f64, Option<Narrowest>)> {
+fn fill(all: &[Shared], flows: usize) -> Vec<(f64, Option<&Shared>)> {
     let mut rates = vec![(f64::INFINITY, None); flows];
     let mut rising: Vec<usize> = (0..flows).collect();
     while !rising.is_empty() {
@@ -98,7 +132,7 @@ fn fill(all: &[Shared], flows: usize) -> Vec<(f64, Option<Narrowest>)> {
         let Some((rate, link)) = least.filter(|(rate, _)| rate.is_finite()) else { break };
         let (stay, rise): (Vec<usize>, Vec<usize>) =
             rising.iter().partition(|&&i| link.ms[i] > 0.0);
-        stay.iter().for_each(|&i| rates[i] = (rate, Some(link.what)));
+        stay.iter().for_each(|&i| rates[i] = (rate, Some(link)));
         rising = rise;
     }
     rates
@@ -159,15 +193,18 @@ mod tests {
         let link = t.link_gb_per_s(at("nic0".into())).unwrap();
         let of = |port: Option<f64>| port_shares(&t, &pairs, &|_| port).unwrap();
         let first = at("nic0".into());
-        for (rate, narrowest) in of(Some(5.0)) {
-            assert!((rate - link / 8.0).abs() < 1e-9, "{rate}");
-            assert_eq!(narrowest, Some(Narrowest::Link(at("sw0".into()), first)));
+        for Share { gb_per_s, full } in of(Some(5.0)) {
+            assert!((gb_per_s - link / 8.0).abs() < 1e-9, "{gb_per_s}");
+            let full = full.unwrap();
+            assert_eq!(full.what, Narrowest::Link(at("sw0".into()), first));
+            assert_eq!((full.flows, full.gb_per_s), ((0..8).collect(), link));
         }
-        for (i, (rate, narrowest)) in of(Some(2.0)).into_iter().enumerate() {
-            assert!((rate - 0.5).abs() < 1e-9, "{rate}");
-            assert_eq!(narrowest, Some(Narrowest::Port(at(format!("nic{}", i % 2)))));
+        for (i, Share { gb_per_s, full }) in of(Some(2.0)).into_iter().enumerate() {
+            assert!((gb_per_s - 0.5).abs() < 1e-9, "{gb_per_s}");
+            let full = full.unwrap();
+            assert_eq!(full.what, Narrowest::Port(at(format!("nic{}", i % 2))));
+            assert_eq!((full.flows.len(), full.gb_per_s), (4, 2.0));
         }
-        // The same flows without a word of cards have a link each.
-        assert!((fair_rates(&t, &pairs).unwrap()[0] - link / 4.0).abs() < 1e-9);
+        assert!((fair_rates(&t, &pairs).unwrap()[0] - link / 8.0).abs() < 1e-9);
     }
 }

@@ -211,6 +211,7 @@ struct DeviceEntry {
     assumed: Vec<Guessed>,
     link: Option<Spanned<LinkEntry>>,
     card: Option<Spanned<String>>,
+    name: Option<String>,
     #[serde(default)]
     model: String,
 }
@@ -473,6 +474,7 @@ fn device(
     let link = e.link.is_none().then_some(link);
     let node = builder.add(e.id.as_ref(), kind, parent, link, Some(line));
     node.card = e.card.as_ref().map(|c| c.as_ref().clone()).filter(|c| c != UNKNOWN);
+    node.name.clone_from(&e.name);
     (node.acs, node.port_acs) = (e.acs, e.port_acs);
     let origin = |value, field| origin(value, e.assumed.contains(&field));
     node.relaxed_ordering = e.relaxed_ordering.as_ref().map(|r| *r.as_ref());

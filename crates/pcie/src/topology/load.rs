@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::error::one_line;
 use super::model::{Kind, NodeId, PcieLink, Topology};
+use crate::text::one_line;
 use crate::tlp::{Addressing, Config, DLLP_BYTES, Rcb, Tax};
 
 /// Pairs that send, with the share of a GPU's buffer that each sends.
@@ -75,7 +75,7 @@ impl FromStr for Workload {
     }
 }
 
-/// One direction of a link.
+/// One direction of a link. A NIC at an end of it is the first port of its card ([`Topology::link_of`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkLoad {
     /// Node at the link's lower end, or a socket.
@@ -191,7 +191,7 @@ pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, 
     Ok(all)
 }
 
-/// Links of a flow's way, a direction each, with the rate that the flow has there, GB/s.
+/// Links of a flow's way, a direction each, with the rate that the flow has there, GB/s. Ports of one card have one link.
 pub(super) fn links(
     topology: &Topology,
     from: NodeId,
@@ -212,10 +212,10 @@ pub(super) fn links(
             let writes = p2p.limits()[0];
             limit = if is_down && writes > 0.0 { writes } else { limit };
         }
-        let rate = rate(topology, step[0], step[1], cut)?;
-        let gb_per_s = rate.unwrap_or(f64::INFINITY).min(limit);
+        let (a, b) = (topology.link_of(step[0]), topology.link_of(step[1]));
+        let gb_per_s = rate(topology, a, b, cut)?.unwrap_or(f64::INFINITY).min(limit);
         if gb_per_s < f64::INFINITY {
-            all.push((step[0], step[1], gb_per_s));
+            all.push((a, b, gb_per_s));
         }
     }
     Ok(all)
@@ -312,6 +312,29 @@ mod tests {
         let all = loads(&t, &Workload::AllToAll).unwrap();
         // 4 × 4 pairs cross the sockets each way, an eighth of a buffer each.
         assert!((all[0].buffers - 2.0).abs() < 1e-9 && (all[0].gb_per_s() - 22.0).abs() < 1e-9);
+    }
+
+    /// Two ports of one card below a switch: each link once, busy with both flows.
+    #[test]
+    fn ports_of_a_card_load_one_link() {
+        let busy = |cards: [&str; 2]| {
+            let mut b = crate::topology::Builder::new("one card");
+            let link = Some(crate::topology::RawLink::new(5, 16));
+            b.add("s0", Kind::Socket, None, None, None);
+            b.add("rc0", Kind::RootComplex, Some("s0"), None, None);
+            b.add("sw0", Kind::Switch, Some("rc0"), link, None);
+            for (i, card) in cards.into_iter().enumerate() {
+                b.add(&format!("gpu{i}"), Kind::Gpu, Some("sw0"), link, None);
+                let nic = b.add(&format!("nic{i}"), Kind::Nic, Some("sw0"), link, None);
+                nic.card = Some(card.into());
+            }
+            let t = b.finish().unwrap();
+            let all = loads(&t, &"gpu0>nic0,gpu1>nic1".parse().unwrap()).unwrap();
+            (all.len(), all[0].buffers, all[0].ms)
+        };
+        let ((few, both, busier), (many, one, alone)) = (busy(["a"; 2]), busy(["a", "b"]));
+        assert_eq!((few, both, many, one), (3, 2.0, 4, 1.0));
+        assert!((busier / alone - 2.0).abs() < 1e-9, "{busier} ms, {alone} ms of one");
     }
 
     /// What the simulation says of the same flow.

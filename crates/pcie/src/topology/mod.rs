@@ -41,7 +41,7 @@ pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAdd
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
 pub use draw::{to_text, to_tree};
 pub use error::TopologyError;
-pub use fair::{Narrowest, fair_rates, port_shares};
+pub use fair::{Full, Narrowest, Share, fair_rates, port_shares};
 #[cfg(feature = "toml")]
 pub use file::from_toml;
 pub use knob::Knob;

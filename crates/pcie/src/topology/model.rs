@@ -91,6 +91,8 @@ pub struct LinkOrigin {
 pub struct Node {
     /// Unique name.
     pub id: String,
+    /// What a GPU or NIC is called, such as GPU0; `None`: as its id says.
+    pub name: Option<String>,
     /// Kind of the node.
     pub kind: Kind,
     /// Parent; `None` for sockets.
@@ -115,11 +117,9 @@ pub struct Node {
     pub iommu: Iommu,
     /// Whether a GPU or NIC sets the relaxed-ordering attribute of its requests; `None`: unknown.
     pub relaxed_ordering: Option<bool>,
-    /// Bandwidth of a root complex to the rest of its socket each way, shared by its ports, GB/s;
-    /// `None`: no limit is known.
+    /// Bandwidth of a root complex to the rest of its socket each way, shared by its ports, GB/s; `None`: none is known.
     pub mesh_gb_per_s: Option<f64>,
-    /// What devices read from the memory of a socket or NUMA node at most, all together, GB/s;
-    /// `None`: no limit is known.
+    /// What devices read from the memory of a socket or NUMA node at most, all together, GB/s; `None`: no limit is known.
     pub memory_read_gb_per_s: Option<f64>,
     /// What they write to it at most, likewise.
     pub memory_write_gb_per_s: Option<f64>,
@@ -264,6 +264,7 @@ impl Builder {
     ) -> &mut Node {
         let node = Node {
             id: id.to_owned(),
+            name: None,
             kind,
             parent: None,
             link: None,

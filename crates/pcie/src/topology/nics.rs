@@ -144,6 +144,22 @@ impl Topology {
     pub fn nic_family(&self, nic: NodeId) -> Option<&'static NicFamily> {
         nic_family(&self.node(nic).model)
     }
+
+    /// The node whose link carries what a node sends to its parent: itself, or of ports of one card below one parent
+    /// the first. A card whose ports have different parents has a link to each.
+    pub fn link_of(&self, node: NodeId) -> NodeId {
+        let place = |n: NodeId| (self.node(n).parent, self.node(n).card.as_ref());
+        if place(node).1.is_none() {
+            return node;
+        }
+        self.nodes().map(|(n, _)| n).find(|&n| place(n) == place(node)).unwrap_or(node)
+    }
+
+    /// The nodes with this node's [`Topology::link_of`], this one among them.
+    pub fn sharing_link(&self, node: NodeId) -> Vec<NodeId> {
+        let link = self.link_of(node);
+        self.nodes().map(|(n, _)| n).filter(|&n| self.link_of(n) == link).collect()
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::fmt::{self, Write as _};
 use super::capture::CaptureError;
 use super::error::TopologyError;
 use super::model::{Builder, Distance, Kind, Topology};
+use crate::text::is_unfit;
 
 /// Devices that a matrix may have.
 pub const MAX_MATRIX: usize = 256;
@@ -76,13 +77,13 @@ pub struct Matrix {
     titles: Vec<&'static str>,
 }
 
-/// The text without colours (`ESC [ ... letter`) and other control characters.
+/// The text without colours (`ESC [ ... letter`) and other characters that do not stand in their place.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         if c != '\u{1b}' {
-            out.extend((!c.is_control() || matches!(c, '\n' | '\t')).then_some(c));
+            out.extend((!is_unfit(c) || matches!(c, '\n' | '\t')).then_some(c));
         } else if chars.next() == Some('[') {
             chars.by_ref().find(char::is_ascii_alphabetic);
         }

@@ -85,7 +85,7 @@ impl Topology {
             .enumerate()
             .map(|(i, &n)| {
                 let mut node = self.node(n).clone();
-                node.id = format!("n{i}");
+                (node.id, node.name) = (format!("n{i}"), None);
                 node.parent = node.parent.and_then(new);
                 if node.kind != Kind::Socket {
                     node.model.clear();

@@ -6,11 +6,11 @@
 //! sender's addresses, which no switch can route. Between two switches of one chip it stays inside
 //! the chip, if the chip is known to do that and nothing redirects.
 
-use super::error::one_line;
 use super::model::{Distance, Kind, NodeId, Topology};
 use super::p2p::{Iommu, P2p};
 use super::profiles::{Limit, Peer, RootProfile};
 use super::tree::Class;
+use crate::text::one_line;
 
 /// Reason why a TLP climbs further than to the nearest common node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

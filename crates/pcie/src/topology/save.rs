@@ -105,7 +105,7 @@ fn node(topology: &Topology, id: NodeId) -> String {
         Kind::Nic => "[[nic]]",
     };
     let mut t = Table::new(table);
-    t.put("id", n.id.as_str());
+    t.put("id", n.id.as_str()).put_some("name", n.name.as_deref());
     match (n.kind, parent) {
         (Kind::Socket, _) => {
             t.put_true("unknown", n.unknown).put_text("cpu", &n.model);
@@ -210,7 +210,7 @@ mod tests {
             iommu = 'translates'\nmesh_gb_per_s = 70.0\n\
             [[root_port]]\nid = 'rp0'\nparent = 'rc0'\nacs = true\nslot = 'A'\n\
             [[gpu]]\nid = 'g'\nparent = 'rp0'\ngen = 4\nlanes = 8\nmps = 128\nmrrs = 4096\n\
-            assumed = ['mps']\nrelaxed_ordering = false\nport_acs = false\nmodel = 'a GPU'\n\
+            name = 'GPU0'\nassumed = ['mps']\nrelaxed_ordering = false\nport_acs = false\nmodel = 'a GPU'\n\
             [measured]\ndram_ns = 90.25\ngpu_port_ns = 250.0\n";
         let files = [machine, odd].map(|text| from_toml(text).unwrap());
         let builtins = BUILTIN_NAMES.iter().map(|name| builtin(name).unwrap());

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use super::assign::{Assigned, assign, assign_matrix};
 use super::capture::{Address, Function, Port};
 use super::check::{Comparison, compare, unknowns, write_fans};
-use super::error::one_line;
 use super::identity;
 use super::model::Kind;
 use super::nvidia_smi::Matrix;
 use super::p2p::{Collapse, KNOWN_COLLAPSES, PostedCollapse};
 use super::tree::Tree;
+use crate::text::one_line;
 
 /// Widest table of classes, in devices; a wider one is for the JSON.
 const MAX_COLUMNS: usize = 40;
@@ -47,14 +47,21 @@ pub fn survey_text(tree: &Tree<'_>, matrix: Option<&Matrix>) -> String {
         for &a in &devices {
             let _ = write!(out, "{:6}", label(a));
             for &b in &devices {
-                let class = if a == b { "X".to_owned() } else { tree.class(a, b).to_string() };
+                let class = if a == b { "X".to_owned() } else { marked(tree, a, b) };
                 let _ = write!(out, "{class:>9}");
             }
             out.push('\n');
         }
+        if devices.iter().any(|&a| devices.iter().any(|&b| tree.printed(a, b).is_some())) {
+            out.push_str("*: by nvidia-smi's matrix; the capture does not show it\n");
+        }
     }
     let no_rdma = |a: &Address| capture.get(*a).and_then(identity::has_rdma) == Some(false);
-    assignment(&assign(tree), &|a| label(*a), &no_rdma, &mut out);
+    let class = |a: &Assigned<Address>| match a.nic {
+        Some(nic) => marked(tree, a.gpu, nic),
+        None => a.class.to_string(),
+    };
+    assignment(&assign(tree), &|a| label(*a), (&no_rdma, &class), &mut out);
     warnings(tree, &label, &mut out);
     if let Some(matrix) = matrix {
         comparison(&compare(tree, matrix), &mut out);
@@ -67,6 +74,12 @@ pub fn survey_text(tree: &Tree<'_>, matrix: Option<&Matrix>) -> String {
         });
     }
     out
+}
+
+/// The class of a pair, with a mark where it is the matrix'.
+fn marked(tree: &Tree<'_>, a: Address, b: Address) -> String {
+    let mark = if tree.printed(a, b).is_some() { "*" } else { "" };
+    format!("{}{mark}", tree.class(a, b))
 }
 
 fn device(tree: &Tree<'_>, f: &Function) -> String {
@@ -144,7 +157,7 @@ fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
 fn assignment<T>(
     all: &[Assigned<T>],
     label: &dyn Fn(&T) -> String,
-    no_rdma: &dyn Fn(&T) -> bool,
+    (no_rdma, class): (&dyn Fn(&T) -> bool, &dyn Fn(&Assigned<T>) -> String),
     out: &mut String,
 ) {
     if all.iter().all(|a| a.nic.is_none()) {
@@ -154,7 +167,7 @@ fn assignment<T>(
     let list = |all: &[T]| all.iter().map(label).collect::<Vec<_>>().join(", ");
     for a in all {
         let Some(nic) = &a.nic else { continue };
-        let _ = write!(out, "{:6} {:6} {}", label(&a.gpu), label(nic), a.class);
+        let _ = write!(out, "{:6} {:6} {}", label(&a.gpu), label(nic), class(a));
         if no_rdma(nic) {
             out.push_str("; no RDMA: for TCP alone");
         }
@@ -270,7 +283,7 @@ fn comparison(c: &Comparison, out: &mut String) {
 pub fn matrix_text(matrix: &Matrix) -> String {
     let mut out = matrix.to_text();
     let name = |i: &usize| short(&matrix.rows()[*i].name);
-    assignment(&assign_matrix(matrix), &name, &|_| false, &mut out);
+    assignment(&assign_matrix(matrix), &name, (&|_| false, &|a| a.class.to_string()), &mut out);
     let hidden = (0..matrix.rows().len())
         .flat_map(|a| (0..a).map(move |b| (a, b)))
         .filter(|&(a, b)| matrix.class(a, b).is_none())

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::error::one_line;
 use super::load::LinkLoad;
 use super::model::{Interconnect, Kind, NodeId, Topology};
+use crate::text::one_line;
 
 /// Of a node, in pixels.
 const BOX_W: f64 = 180.0;
@@ -57,7 +57,7 @@ fn colour(share: f64) -> String {
 }
 
 /// The same with links coloured by load: both directions are told, the busier one gives the
-/// colour. A link that the workload does not use is grey.
+/// colour. A link that the workload does not use is grey; that of several ports is drawn to each.
 pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
     let mut layout = Layout {
         topology,
@@ -73,6 +73,7 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
     let places = &layout.places;
     let busiest = loads.iter().map(|l| l.ms).fold(0.0, f64::max);
     let ms = |from: NodeId, to: NodeId| {
+        let (from, to) = (topology.link_of(from), topology.link_of(to));
         loads.iter().find(|l| (l.from, l.to) == (from, to)).map_or(0.0, |l| l.ms)
     };
     let bows = Bows { topology, places, ms: &ms, busiest };

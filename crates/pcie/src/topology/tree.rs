@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::capture::{Address, Capture, Function, Port, Rate};
-use super::check::write_fans;
+use super::check::{printed, write_fans};
 use super::error::TopologyError;
 use super::identity;
 use super::model::{Builder, Distance, Kind, LinkOrigin, RawLink, Topology};
+use super::nvidia_smi::Matrix;
 use super::p2p::Collapse;
 use crate::Origin;
 
@@ -89,6 +90,8 @@ pub struct Tree<'a> {
     capture: &'a Capture,
     bridges: BTreeMap<(u32, u8), Address>,
     root_buses: BTreeSet<(u32, u8)>,
+    /// Classes of a matrix, by addresses in order.
+    printed: BTreeMap<(Address, Address), Distance>,
 }
 
 impl<'a> Tree<'a> {
@@ -103,7 +106,13 @@ impl<'a> Tree<'a> {
             }
         }
         root_buses.retain(|bus| !bridges.contains_key(bus));
-        Self { capture, bridges, root_buses }
+        Self { capture, bridges, root_buses, printed: BTreeMap::new() }
+    }
+
+    /// The tree with nvidia-smi's matrix beside it, whose classes stand in where the capture shows none.
+    pub fn beside(self, matrix: &Matrix) -> Self {
+        let printed = printed(self.capture, matrix);
+        Self { printed, ..self }
     }
 
     /// The capture.
@@ -155,6 +164,18 @@ impl<'a> Tree<'a> {
 
     /// Class of a pair, named as nvidia-smi does; like nvidia-smi, it leaves ACS aside.
     pub fn class(&self, a: Address, b: Address) -> Class {
+        self.printed(a, b).map_or_else(|| self.captured(a, b), Class::Known)
+    }
+
+    /// The class of a pair that is the matrix', since the capture does not show it.
+    pub fn printed(&self, a: Address, b: Address) -> Option<Distance> {
+        let printed = *self.printed.get(&(a.min(b), a.max(b)))?;
+        let captured = self.captured(a, b);
+        (!matches!(captured, Class::Known(_)) && captured.allows(printed)).then_some(printed)
+    }
+
+    /// Class of a pair by the capture alone.
+    pub fn captured(&self, a: Address, b: Address) -> Class {
         let (up_a, up_b) = (self.ports(a), self.ports(b));
         let shared = up_a.iter().zip(&up_b).take_while(|(x, y)| x.0 == y.0).count();
         let (top_a, top_b) = (self.top(a), self.top(b));
@@ -204,13 +225,14 @@ impl<'a> Tree<'a> {
         (!ports.is_empty() && !ports.contains(&None)).then_some(false)
     }
 
-    /// The topology of the GPUs and NICs. Each NUMA node is a socket; a machine whose capture
+    /// The topology of the GPUs and NICs, which are called GPU0, NIC0 and so on by address. Each NUMA node is a socket; a machine whose capture
     /// shows none has one, `s?`. `socket_gb_per_s` is the bandwidth of peer traffic between two
     /// CPU packages, which no capture shows.
     pub fn topology(&self, name: &str, socket_gb_per_s: f64) -> Result<Topology, TopologyError> {
         let mut b = Builder::new(name);
         let mut done = BTreeSet::new();
         let mut sockets = BTreeSet::new();
+        let mut counts = BTreeMap::new();
         for f in self.capture.functions() {
             let Some(kind) = f.kind() else { continue };
             let numa = self.numa(f.address);
@@ -241,6 +263,9 @@ impl<'a> Tree<'a> {
             }
             let link = self.raw_link(f.address);
             let node = b.add(&f.address.to_string(), kind, Some(&parent), link, None);
+            let count = counts.entry(kind.to_string()).or_insert(0);
+            node.name = Some(format!("{kind}{count}"));
+            *count += 1;
             node.model = self.describe(f, link);
             node.link_origin = self.origin(f);
             // A virtual function has its physical one's, whatever its own register says.
