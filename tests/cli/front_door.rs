@@ -102,6 +102,34 @@ fn what_bellpush_run_preloads_is_built_for_it_alone() {
     assert!(lines[1].ends_with("|--|run|--|ls|") && lines[2].ends_with("|--|show|"), "{said}");
 }
 
+/// `interop/faults.sh` leaves out what is not installed: `./x test --long` installs it.
+#[test]
+fn programs_under_faults_come_with_the_long_tests() {
+    let missing = |command: &str| {
+        let (output, _) =
+            Copy::new().run(&format!("have() {{ false; }}; packages_missing {command}"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (long, run) = (missing("long"), missing("run"));
+    for package in [
+        "perftest",
+        "ibverbs-utils",
+        "rdmacm-utils",
+        "qperf",
+        "fio",
+        "libfabric-bin",
+        "ucx-utils",
+        "openmpi-bin",
+        "libopenmpi-dev",
+        "mpich",
+        "libmpich-dev",
+    ] {
+        assert!(long.lines().any(|line| line == package), "{package}: {long}");
+        assert!(!run.lines().any(|line| line == package), "{package}: {run}");
+    }
+}
+
 #[test]
 fn a_package_that_is_not_to_be_had_keeps_no_other_away() {
     let copy = Copy::new();
