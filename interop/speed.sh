@@ -151,6 +151,7 @@ awk -v first="${builds[0]}" '
     sorted(list, n)
     return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
   }
+  function number(x) { return sprintf(x < 1000 ? "%.4g" : "%.0f", x) }
   function ratio(key, other,   r, n, list) {
     for (r = 1; r <= rounds; r++)
       if ((r SUBSEP key) in at && (r SUBSEP other) in at) list[++n] = at[r, key] / at[r, other]
@@ -178,7 +179,7 @@ awk -v first="${builds[0]}" '
       to_put = link == "tcp" ? "" : ratio(key, "tcp_put_" what[part[1]] " tcp:" first)
       to_tag = link == "tcp" ? "" : ratio(key, "tcp_tag_" what[part[1]] " tcp:" first)
       name = build == first ? link : link " (" build ")"
-      printf "| %s | %s | %.4g | %.4g | %.4g | %s | %s | %s |\n", part[1], name, middle, list[1], list[n], to_put,
-        to_tag, to_first
+      printf "| %s | %s | %s | %s | %s | %s | %s | %s |\n", part[1], name, number(middle), number(list[1]),
+        number(list[n]), to_put, to_tag, to_first
     }
   }' <(printf '%s\n' "${rows[@]}" | awk '{ print $1, $2 }') "$scratch/rows"
