@@ -6,7 +6,8 @@
 # -b: the folder with bellpush and the preloaded object (target/release). -o: where what was said is kept, cells.jsonl
 # (a line a cell), and table.md (a new one without). -p, -f: only programs and scripts of these patterns; `-f none`: no
 # fault. -t: seconds for a cell. -r: times each cell is run. --expect HOW[,HOW...]: any other outcome is an error (1).
-# --list: the programs' names. 77: no network or processes of its own, or no such program is installed.
+# --list: the programs' names. A program that is not installed is named on stderr ("SKIPPED: ..."). 77: no network or
+# processes of its own, or no such program is installed.
 # It runs in a network and among processes of its own (unshare), so that nothing of the machine's is in its way, and
 # what it started ends with it. docs/results/faults.md has a run.
 set -euo pipefail

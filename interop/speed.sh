@@ -3,8 +3,9 @@
 #
 #   interop/speed.sh [-r ROUNDS] [-c CORE,CORE] [-b DIR]... [ROW...]
 #
-# Prints a table in Markdown: for each row and link the median (lowest to highest) of its rounds, and the median
-# of the ratios to the TCP row of the same round. ROW is a pattern of rows (`*_lat`, `write_bw`); all without one.
+# Prints a table in Markdown: for each row and link the median (lowest to highest) of its rounds, and the medians
+# of the ratios to both TCP rows of the same round, UCX's put and its tagged message. ROW is a pattern of rows
+# (`*_lat`, `write_bw`); all without one.
 # -c: the two processes' cores (0,1). -b: a folder with bellpush and the preloaded object (target/release);
 # several are measured in turns, and the ratio of each to the first is given as well.
 # Needs perftest and ucx_perftest (Debian: perftest, ucx-utils). See docs/results/preloaded-speed.md.
@@ -24,34 +25,34 @@ shift $((OPTIND - 1))
 ((${#builds[@]})) || builds=(target/release)
 patterns=("$@")
 
-# Name; what it is a ratio to; which column of the last line to take; program and arguments.
+# Name; which column of the last line to take; program and arguments. Those of TCP are bases of all of their column.
 # perftest: t_typical of latencies, the average of bandwidths. ucx_perftest: the median of latencies (half a round
 # trip each), the average of bandwidths.
 rows=(
-  "tcp_put_lat  -            lat ucx tcp -t ucp_put_lat -s 8 -n 20000 -w 2000"
-  "tcp_tag_lat  -            lat ucx tcp -t tag_lat -s 8 -n 20000 -w 2000"
-  "tcp_put_bw   -            bw  ucx tcp -t ucp_put_bw -s 1048576 -n 500 -w 50"
-  "tcp_tag_bw   -            bw  ucx tcp -t tag_bw -s 1048576 -n 2000 -w 100"
-  "write_lat    tcp_put_lat  lat perftest ib_write_lat -s 8 -n 10000"
-  "send_lat     tcp_tag_lat  lat perftest ib_send_lat -s 8 -n 10000"
-  "read_lat     tcp_put_lat  lat perftest ib_read_lat -s 8 -n 5000"
-  "ucx_tag_lat  tcp_tag_lat  lat ucx rc_x -t tag_lat -s 8 -n 20000 -w 2000"
-  "ucx_put_lat  tcp_put_lat  lat ucx rc_x -t ucp_put_lat -s 8 -n 20000 -w 2000"
-  "write_bw     tcp_tag_bw   bw  perftest ib_write_bw -s 1048576 -n 2000"
-  "send_bw      tcp_tag_bw   bw  perftest ib_send_bw -s 1048576 -n 2000"
-  "read_bw      tcp_tag_bw   bw  perftest ib_read_bw -s 1048576 -n 2000"
+  "tcp_put_lat  lat ucx tcp -t ucp_put_lat -s 8 -n 20000 -w 2000"
+  "tcp_tag_lat  lat ucx tcp -t tag_lat -s 8 -n 20000 -w 2000"
+  "tcp_put_bw   bw  ucx tcp -t ucp_put_bw -s 1048576 -n 500 -w 50"
+  "tcp_tag_bw   bw  ucx tcp -t tag_bw -s 1048576 -n 2000 -w 100"
+  "write_lat    lat perftest ib_write_lat -s 8 -n 10000"
+  "send_lat     lat perftest ib_send_lat -s 8 -n 10000"
+  "read_lat     lat perftest ib_read_lat -s 8 -n 5000"
+  "ucx_tag_lat  lat ucx rc_x -t tag_lat -s 8 -n 20000 -w 2000"
+  "ucx_put_lat  lat ucx rc_x -t ucp_put_lat -s 8 -n 20000 -w 2000"
+  "write_bw     bw  perftest ib_write_bw -s 1048576 -n 2000"
+  "send_bw      bw  perftest ib_send_bw -s 1048576 -n 2000"
+  "read_bw      bw  perftest ib_read_bw -s 1048576 -n 2000"
 )
 
 is_wanted() {
   ((${#patterns[@]})) || return 0
-  local pattern row name base
+  local pattern row name what
   for pattern in "${patterns[@]}"; do
     # shellcheck disable=SC2053
     [[ $1 == $pattern ]] && return 0
     for row in "${rows[@]}"; do
-      read -r name base _ <<<"$row"
+      read -r name what _ <<<"$row"
       # shellcheck disable=SC2053
-      [[ $base == "$1" && $name == $pattern ]] && return 0
+      [[ $1 == tcp_*_$what && $name == $pattern ]] && return 0
     done
   done
   return 1
@@ -116,12 +117,13 @@ measure() { # NAME BUILD LINK WHAT COMMAND...
   fi
 }
 
+for build in "${builds[@]}"; do echo "$build: $("$build/bellpush" --version)"; done
 echo "$(uname -sr), $(nproc) cores, cores $cores taken; load average $(cut -d' ' -f1-3 /proc/loadavg) before"
 for ((round = 1; round <= rounds; round++)); do
   for row in "${rows[@]}"; do
-    read -r name base what kind command <<<"$row"
+    read -r name what kind command <<<"$row"
     is_wanted "$name" || continue
-    if [[ $base == - ]]; then
+    if [[ $name == tcp_* ]]; then
       # shellcheck disable=SC2086
       measure "$name" "${builds[0]}" tcp "$what" "$kind" $command
       continue
@@ -149,12 +151,13 @@ awk -v first="${builds[0]}" '
     sorted(list, n)
     return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
   }
+  function number(x) { return sprintf(x < 1000 ? "%.4g" : "%.0f", x) }
   function ratio(key, other,   r, n, list) {
     for (r = 1; r <= rounds; r++)
       if ((r SUBSEP key) in at && (r SUBSEP other) in at) list[++n] = at[r, key] / at[r, other]
     return n ? sprintf("%.2f", median(list, n)) : "-"
   }
-  FNR == NR { base[$1] = $2; next }
+  FNR == NR { what[$1] = $2; next }
   {
     key = $2 " " $3
     if (!(key in seen)) { seen[key] = 1; order[++keys] = key }
@@ -162,8 +165,8 @@ awk -v first="${builds[0]}" '
     if ($1 > rounds) rounds = $1
   }
   END {
-    print "| row | link | median | lowest | highest | to TCP | to the first build |"
-    print "|---|---|---|---|---|---|---|"
+    print "| row | link | median | lowest | highest | to TCP, put | to TCP, tag | to the first build |"
+    print "|---|---|---|---|---|---|---|---|"
     for (k = 1; k <= keys; k++) {
       key = order[k]
       split(key, part, " ")
@@ -173,8 +176,10 @@ awk -v first="${builds[0]}" '
       for (r = 1; r <= rounds; r++) if ((r SUBSEP key) in at) list[++n] = at[r, key]
       middle = median(list, n)
       to_first = build == first ? "" : ratio(key, part[1] " " link ":" first)
-      to_tcp = link == "tcp" ? "" : ratio(key, base[part[1]] " tcp:" first)
+      to_put = link == "tcp" ? "" : ratio(key, "tcp_put_" what[part[1]] " tcp:" first)
+      to_tag = link == "tcp" ? "" : ratio(key, "tcp_tag_" what[part[1]] " tcp:" first)
       name = build == first ? link : link " (" build ")"
-      printf "| %s | %s | %.4g | %.4g | %.4g | %s | %s |\n", part[1], name, middle, list[1], list[n], to_tcp, to_first
+      printf "| %s | %s | %s | %s | %s | %s | %s | %s |\n", part[1], name, number(middle), number(list[1]),
+        number(list[n]), to_put, to_tag, to_first
     }
   }' <(printf '%s\n' "${rows[@]}" | awk '{ print $1, $2 }') "$scratch/rows"

@@ -29,7 +29,7 @@ fn perftest(args: &[&str]) -> Command {
 
 /// Columns of the final line: iterations, three latencies (µs: median, average, overall), two
 /// bandwidths (MiB/s: average, overall), and rates.
-pub fn measure(test: &str, bytes: &str, iterations: &str) -> Option<Vec<f64>> {
+fn measure(test: &str, bytes: &str, iterations: &str) -> Option<Vec<f64>> {
     let quiet = || Stdio::null();
     let server = perftest(&[]).stdout(quiet()).stderr(quiet()).spawn().ok()?;
     let _server = Server(server);

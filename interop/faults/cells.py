@@ -404,9 +404,10 @@ def prepare(program, folder, out):
     (folder / "from").write_bytes(bytes((i * 7 + (i >> 8)) & 255 for i in range(1 << 16)) * 512)
 
 
-def is_there(program):
+def missing(program):
+    """What a program wants and this machine does not have."""
     wants = [program.needs] + [f"mpicc.{library}" for library in re.findall(r"{dir}/mpi-(\w+)", program.client)[:1]]
-    return all(map(shutil.which, wants))
+    return [name for name in wants if not shutil.which(name)]
 
 
 def main():
@@ -421,8 +422,8 @@ def main():
     results, port, other = 0, 20000, 0
     with open(options.out / "cells.jsonl", "a") as lines:
         for program in programs:
-            if not is_there(program):
-                print(f"SKIPPED: no {program.needs}", flush=True)
+            if without := missing(program):
+                print(f"SKIPPED: {program.name}: no {', '.join(without)}", file=sys.stderr, flush=True)
                 continue
             whole = None
             for fault in [fault for fault in faults for _ in range(options.rounds)]:

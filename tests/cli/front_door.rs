@@ -87,16 +87,47 @@ fn tests_on_a_device_start_in_any_checkout_and_target_directory() {
     assert!(test.contains(&format!("cargo|--config|{wanted}")), "{said}");
 }
 
+/// The whole command, with programs in the place of cargo and rustc and without root: it builds and installs nothing.
 #[test]
 fn what_bellpush_run_preloads_is_built_for_it_alone() {
     let copy = Copy::new();
-    copy.program("cargo", "");
-    let (output, said) = copy.run("(bellpush run -- ls); (bellpush show)");
+    copy.program("cargo", "").program("rustc", "echo 'rustc 1.99.0'").program("id", "echo 1000");
+    let (output, said) = copy.run("export BELLPUSH_NVCC=none; ./x run run -- ls; ./x run show");
     assert!(output.status.success(), "{output:?}");
-    let lines: Vec<_> = said.lines().collect();
+    let lines: Vec<_> = said.lines().filter(|line| line.starts_with("cargo|")).collect();
     let object = "cargo|build|--release|--package|bellpush-shim|";
     assert_eq!((lines.len(), lines[0]), (3, object), "{said}");
+    let program = "cargo|run|--release|--package|bellpush-cli|";
+    assert!(lines[1..].iter().all(|line| line.starts_with(program)), "{said}");
     assert!(lines[1].ends_with("|--|run|--|ls|") && lines[2].ends_with("|--|show|"), "{said}");
+}
+
+/// `interop/faults.sh` leaves out what is not installed: `./x test --long` installs it.
+#[test]
+fn programs_under_faults_come_with_the_long_tests() {
+    let missing = |command: &str| {
+        let (output, _) =
+            Copy::new().run(&format!("have() {{ false; }}; packages_missing {command}"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (long, run) = (missing("long"), missing("run"));
+    for package in [
+        "perftest",
+        "ibverbs-utils",
+        "rdmacm-utils",
+        "qperf",
+        "fio",
+        "libfabric-bin",
+        "ucx-utils",
+        "openmpi-bin",
+        "libopenmpi-dev",
+        "mpich",
+        "libmpich-dev",
+    ] {
+        assert!(long.lines().any(|line| line == package), "{package}: {long}");
+        assert!(!run.lines().any(|line| line == package), "{package}: {run}");
+    }
 }
 
 #[test]
