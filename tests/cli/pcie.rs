@@ -537,6 +537,7 @@ fn topo_reads_the_running_machine() {
         return;
     }
     assert!(topo(&[]).unwrap().starts_with("this machine"));
+    assert!(topo(&["--sysfs", "/sys"]).unwrap().starts_with("/sys: "));
     let text = topo(&["--json", "-"]).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(json["results"].is_array());

@@ -1,8 +1,9 @@
-//! Tables of the documentation that are made of `bellpush doctor`'s checks and of the recorded machines.
+//! Tables of the documentation: every one is whole, and those that are made of `bellpush doctor`'s checks and of the
+//! recorded machines are current.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::doctor::check_table;
 use crate::recorded::{Recorded, names, recorded};
@@ -97,4 +98,60 @@ fn the_page_of_cards_has_the_checks_of_cards() {
     let missing = |id: &&String| !named.contains(id.as_str()) && !OF_GPUS.contains(&id.as_str());
     let missing: Vec<_> = prevent.iter().filter(missing).collect();
     assert!(missing.is_empty() && prevent.len() > 10, "not in docs/hardware.md: {missing:?}");
+}
+
+/// Rows that a page shows as they are written, since a blank line ended their table or no row of dashes is below its
+/// head: of those that stand together the first, as `line: row`.
+fn headless(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let is_rule = |line: &&str| line.starts_with("|-") && line.chars().all(|c| "|-: ".contains(c));
+    let (mut found, mut fenced, mut within) = (Vec::new(), false, false);
+    for (nth, line) in lines.iter().enumerate() {
+        fenced ^= line.starts_with("```");
+        let is_row = !fenced && line.starts_with('|');
+        if is_row && !within && !lines.get(nth + 1).is_some_and(is_rule) {
+            found.push(format!("{}: {line}", nth + 1));
+        }
+        within = is_row;
+    }
+    found
+}
+
+/// Pages below a folder; hidden folders and those of builds have none.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.extension().is_some_and(|it| it == "md") {
+            found.push(path);
+        } else if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && name != "target"
+        {
+            pages(&path, found);
+        }
+    }
+}
+
+#[test]
+fn rows_of_tables_have_a_head() {
+    let mut all = Vec::new();
+    pages(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), &mut all);
+    assert!(all.len() > 60, "{}", all.len());
+    let of = |page: &PathBuf| {
+        let rows = headless(&fs::read_to_string(page).unwrap()).into_iter();
+        rows.map(|row| format!("{}:{row}", page.display())).collect::<Vec<_>>()
+    };
+    let wrong: Vec<_> = all.iter().flat_map(of).collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_row_without_a_head_is_found() {
+    for (text, wrong) in [
+        ("Text.\n\n| a | b |\n|---|:-:|\n| 1 | 2 |\n\nText.", vec![]),
+        ("| a |\n|---|\n| 1 |\n\n| 2 |\n| 3 |\n", vec!["5: | 2 |"]),
+        ("| a |\n| 1 |\n", vec!["1: | a |"]),
+        ("  | a |\n  |---|\n", vec![]),
+        ("```\n| a |\n```\n| 1 |", vec!["4: | 1 |"]),
+    ] {
+        assert_eq!(headless(text), wrong, "{text}");
+    }
 }

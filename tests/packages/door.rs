@@ -1,5 +1,6 @@
 //! `./x package`: what it builds, with what, and who packages it.
 
+use std::fs;
 use std::process::Command;
 
 use crate::preloaded::root;
@@ -58,4 +59,28 @@ fn another_kind_is_refused_before_anything_is_built() {
             "{text}"
         );
     }
+}
+
+#[test]
+#[ignore = "minutes: builds in release"]
+fn a_wheel_is_packaged_by_one_command() {
+    let folder = tempfile::tempdir().unwrap();
+    said(Command::new(root().join("x")).args(["package", "wheel"]).arg(folder.path()));
+    let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let wheels = files.filter(|file| file.extension().is_some_and(|it| it == "whl"));
+    assert_eq!(wheels.count(), 1);
+}
+
+/// With what bellpush-mlx5 wants, cargo compiles each crate from its file; without, it makes them all the same.
+#[test]
+fn crates_are_compiled_where_all_of_them_can_be() {
+    let packed = |lines: &str| door(&format!("mv() {{ :; }}; {lines} crates /to"));
+    let all = packed("");
+    assert!(
+        all.starts_with("cargo package --quiet --allow-dirty --target-dir /to/target "),
+        "{all}"
+    );
+    assert!(all.contains(" --package=bellpush-mlx5") && all.contains(" --package=bellpush-cli"));
+    let without = packed("features() { :; };");
+    assert!(without.starts_with("cargo package --quiet --no-verify --allow-dirty "), "{without}");
 }

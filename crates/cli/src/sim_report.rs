@@ -269,7 +269,7 @@ fn access_section(params: &Params) -> Result<Section> {
         figures.push(Chart { title, x_name, x, y: Quantity::GbPerS, lines, remarks }.figure()?);
     }
     let text = "What a GPU's SMs store to and load from host memory (PCIe Gen5 x16) and a peer's \
-                (NVLink). `bellpush link` measures the same on the machine at hand.";
+                (NVLink). bellpush link measures the same on the machine at hand.";
     Ok(Section {
         heading: "The GPU's accesses".into(),
         text: vec![text.into()],

@@ -10,8 +10,8 @@ use plotters::element::{ComposedElement, DashedPathElement};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::ReportError;
 use super::series::{DASHES, Of, Series};
+use super::{ReportError, bars};
 
 const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
 const SUBTLE: RGBColor = RGBColor(0x57, 0x60, 0x6a);
@@ -168,6 +168,7 @@ impl Frame<'_> {
         let count = entries.len() as i32;
         let beside = if form == Form::Wide { column + 8 } else { 0 };
         let across = width - beside - MARGIN - Y_LABELS - RIGHT_MARGIN;
+        let x = thinned(&self.x, self.x_label, across);
         let layout = Layout {
             form,
             title_height: 12 + TITLE_LINE * title.len() as i32,
@@ -176,7 +177,8 @@ impl Frame<'_> {
             legend_height: 16 + LEGEND_LINE * ((count + columns - 1) / columns),
             body,
             foot: REMARK_LINE * remarks.len() as i32,
-            x: thinned(&self.x, self.x_label, across),
+            bar_step: bars::step(lines, &x, across),
+            x,
         };
         let mut svg = String::new();
         {
@@ -203,6 +205,8 @@ struct Layout {
     foot: i32,
     /// The horizontal axis, with as many labels as there is room for.
     x: Axis,
+    /// From one line's bars to the next one's, in the axis's positions.
+    bar_step: f64,
 }
 
 /// The axis with every label, or every second, or third, so that none reaches its neighbour on so many pixels.
@@ -278,6 +282,15 @@ fn draw_on(
         .x_label_formatter(frame.x_label)
         .y_label_formatter(frame.y_label)
         .draw()?;
+    let with_bars = lines.iter().filter(|line| !line.bars.is_empty());
+    let middle = with_bars.clone().count().saturating_sub(1) as f64 / 2.0;
+    for (nth, line) in with_bars.enumerate() {
+        let style = colour(line).stroke_width(1);
+        let end = || PathElement::new([(-2, 0), (2, 0)], style);
+        let bars = bars::beside(line, (nth as f64 - middle) * layout.bar_step);
+        chart.draw_series(bars.iter().map(|bar| PathElement::new(*bar, style)))?;
+        chart.draw_series(bars.iter().flatten().map(|at| EmptyElement::at(*at) + end()))?;
+    }
     // Artefacts lie below what they are not to hide.
     for line in Of::ALL.iter().rev().flat_map(|of| lines.iter().filter(move |l| l.of == *of)) {
         let style = stroke(line);
@@ -290,12 +303,6 @@ fn draw_on(
                 style,
             ))?,
         };
-        let bars = line.bars.iter();
-        let bars = bars.map(|&(x, low, high)| PathElement::new([(x, low), (x, high)], style));
-        chart.draw_series(bars)?;
-        let ends = line.bars.iter().flat_map(|&(x, low, high)| [(x, low), (x, high)]);
-        let ends = ends.map(|at| EmptyElement::at(at) + PathElement::new([(-4, 0), (4, 0)], style));
-        chart.draw_series(ends)?;
         chart.draw_series(line.points.iter().map(|at| marker(*at, line)))?;
     }
     draw_legend(&legend, entries, layout)

@@ -6,6 +6,7 @@
 //!
 //! GB is 10⁹ bytes; sizes are in KiB and MiB.
 
+mod bars;
 pub mod chart;
 mod checkout;
 mod error;

@@ -169,7 +169,7 @@ pub(super) fn tick_time(ns: f64) -> String {
 }
 
 pub(super) fn tick_gb_s(value: f64) -> String {
-    trimmed(&gb_s(value)).into()
+    trimmed(&gb_s(value))
 }
 
 /// The size whose logarithm to base 2 is given.
@@ -179,17 +179,18 @@ pub(super) fn tick_size(v: &f64) -> String {
 
 pub(super) fn tick_ratio(value: f64) -> String {
     match (1e-3..1e5).contains(&value) {
-        true => trimmed(&format!("{value:.3}")).into(),
+        true => trimmed(&format!("{value:.3}")),
         false => format!("{value:.0e}"),
     }
 }
 
-fn trimmed(number: &str) -> &str {
-    if number.contains('.') && !number.contains('e') {
-        number.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        number
-    }
+fn trimmed(number: &str) -> String {
+    let (digits, power) = number.split_at(number.find('e').unwrap_or(number.len()));
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    };
+    format!("{digits}{power}")
 }
 
 #[cfg(test)]
@@ -298,8 +299,8 @@ mod tests {
         assert_eq!(tick_time(2000.0), "2 µs");
         assert_eq!(tick_time(500.0), "500 ns");
         assert_eq!(
-            (tick_gb_s(0.0), tick_gb_s(2.5), tick_gb_s(60.0)),
-            ("0".into(), "2.5".into(), "60".into())
+            [0.0, 2.5, 60.0, 1e-5, 2.5e-6].map(tick_gb_s),
+            ["0", "2.5", "60", "1e-5", "2.5e-6"].map(String::from)
         );
     }
 }
