@@ -77,6 +77,7 @@ fn what_stands_for_no_machine_is_refused() {
     let name = format!("file {} = x", "a".repeat(300));
     let many: String = (0..5000).map(|n| format!("pci {n:04x}:00:00.0 class=0x0\n")).collect();
     let files: String = (0..20_000).map(|n| format!("dev {n}\n")).collect();
+    let zeros: String = (0..30_000).map(|n| format!("bytes {n} = +4096\n")).collect();
     let words: String = (0..70_000).map(|n| format!("dev {}\n", n % 9)).collect();
     let drops: String = (0..2_000).map(|n| format!("drop {n}\n")).collect();
     // Each GID has the name again.
@@ -107,6 +108,14 @@ fn what_stands_for_no_machine_is_refused() {
         ("link a/b/c -> ../..\nlink sys/x -> ../a/b/c/../../etc/passwd", "leads out"),
         ("link sys/x -> y/../z", "leads out"),
         ("file x", "no \" = \""),
+        ("bytes x", "no \" = \""),
+        ("bytes x = 123", "no hexadecimal: 123"),
+        ("bytes x = 0g", "no hexadecimal"),
+        ("bytes x = é", "no hexadecimal"),
+        ("bytes x = 00+", "no hexadecimal"),
+        ("bytes x = 00+4097", "no hexadecimal"),
+        ("bytes x = 00+-1", "no hexadecimal"),
+        ("bytes ../x = 00", "no name of a file"),
         ("base ../other", "no name of a machine"),
         ("base gone", "No such file"),
         ("base own", "more than 8"),
@@ -131,6 +140,7 @@ fn what_stands_for_no_machine_is_refused() {
         ("pci ../../../../x/y class=0x0", "no name of a file"),
         (&many, "more than 4096"),
         (&files, "more than 16384 files"),
+        (&zeros, "B of files and their names"),
         (&words, "more than 65536 statements and fields"),
         (&drops, "more than 1024"),
         (&names, "more than 16384 files"),

@@ -61,7 +61,7 @@ pub fn survey_text(tree: &Tree<'_>, matrix: Option<&Matrix>) -> String {
         Some(nic) => marked(tree, a.gpu, nic),
         None => a.class.to_string(),
     };
-    assignment(&assign(tree), &|a| label(*a), (&no_rdma, &class), &mut out);
+    assignment(&assign(tree), &|a| label(*a), &no_rdma, &class, &mut out);
     warnings(tree, &label, &mut out);
     if let Some(matrix) = matrix {
         comparison(&compare(tree, matrix), &mut out);
@@ -157,7 +157,8 @@ fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
 fn assignment<T>(
     all: &[Assigned<T>],
     label: &dyn Fn(&T) -> String,
-    (no_rdma, class): (&dyn Fn(&T) -> bool, &dyn Fn(&Assigned<T>) -> String),
+    no_rdma: &dyn Fn(&T) -> bool,
+    class: &dyn Fn(&Assigned<T>) -> String,
     out: &mut String,
 ) {
     if all.iter().all(|a| a.nic.is_none()) {
@@ -284,7 +285,7 @@ fn comparison(c: &Comparison, out: &mut String) {
 pub fn matrix_text(matrix: &Matrix) -> String {
     let mut out = matrix.to_text();
     let name = |i: &usize| short(&matrix.rows()[*i].name);
-    assignment(&assign_matrix(matrix), &name, (&|_| false, &|a| a.class.to_string()), &mut out);
+    assignment(&assign_matrix(matrix), &name, &|_| false, &|a| a.class.to_string(), &mut out);
     let hidden = (0..matrix.rows().len())
         .flat_map(|a| (0..a).map(move |b| (a, b)))
         .filter(|&(a, b)| matrix.class(a, b).is_none())

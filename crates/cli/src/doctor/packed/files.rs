@@ -46,6 +46,12 @@ impl Packed {
         for (path, text) in &self.files {
             tree.file(path.clone(), text.as_bytes());
         }
+        for (path, (bytes, zeros)) in &self.raw {
+            let mut bytes = bytes.clone();
+            bytes.resize(bytes.len() + zeros, 0);
+            tree.file(path.clone(), &bytes);
+            tree.fits()?;
+        }
         if !self.env.is_empty() {
             tree.file("env".into(), self.env.join("\n").as_bytes());
         }

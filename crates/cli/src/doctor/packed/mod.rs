@@ -34,6 +34,8 @@ const MAX_FILES: usize = 1 << 14;
 const MAX_TREE: usize = 64 << 20;
 /// Longest name of a file in a machine, with its folders, and longest field of a statement.
 const MAX_NAME: usize = 1024;
+/// Most zeros behind the bytes of a file: the rest of a configuration space.
+const MAX_ZEROS: usize = 4096;
 /// Most folders above a file.
 const MAX_FOLDERS: usize = 64;
 
@@ -71,6 +73,8 @@ pub struct Packed {
     /// Statements, and fields of statements.
     fields: usize,
     files: BTreeMap<String, String>,
+    /// Contents that are no text, and how many zeros follow.
+    raw: BTreeMap<String, (Vec<u8>, usize)>,
     links: BTreeMap<String, String>,
     /// Path below /sys/devices, by address.
     places: BTreeMap<String, String>,
@@ -86,6 +90,19 @@ pub struct Packed {
 
 fn text(value: &str) -> String {
     value.replace('~', " ").replace('|', "\n")
+}
+
+/// Bytes in hexadecimal, and behind `+` how many zeros follow.
+fn raw(value: &str) -> Result<(Vec<u8>, usize), String> {
+    let (digits, zeros) = value.split_once('+').unwrap_or((value, "0"));
+    let pair = |pair: &[u8]| {
+        let [high, low] = *pair else { return None };
+        let digit = |c: u8| char::from(c).to_digit(16);
+        Some((digit(high)? * 16 + digit(low)?) as u8)
+    };
+    let bytes = digits.as_bytes().chunks(2).map(pair).collect::<Option<Vec<_>>>();
+    let zeros = zeros.parse().ok().filter(|&zeros| zeros <= MAX_ZEROS);
+    bytes.zip(zeros).ok_or_else(|| format!("bytes: no hexadecimal: {}", short(value)))
 }
 
 fn fields<'a>(words: impl Iterator<Item = &'a str>) -> Result<Fields, String> {
@@ -175,6 +192,10 @@ impl Packed {
             "file" => {
                 let (path, value) = halves(" = ")?;
                 self.file(path, &text(value));
+            }
+            "bytes" => {
+                let (path, value) = halves(" = ")?;
+                self.raw.insert(path.into(), raw(value)?);
             }
             "link" => {
                 let (path, target) = halves(" -> ")?;
