@@ -7,6 +7,7 @@ mod adversary;
 mod apart;
 mod c_abi;
 mod closing;
+mod doctor;
 mod doorbells;
 mod fault_table;
 mod faults;
