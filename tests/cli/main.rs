@@ -57,6 +57,7 @@ mod packed;
 mod pages;
 mod pcie;
 mod post;
+mod priorities;
 mod recorded;
 mod serves;
 mod show;

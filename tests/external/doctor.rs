@@ -1,12 +1,11 @@
 //! `bellpush doctor` on the preloaded device, which is a card to it.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::preloaded::{alone, bellpush, run, succeeds, there};
+use crate::preloaded::{alone, bellpush, run, there};
 
 /// A put by every path that a card has, and what verbs alone tell of the card.
 #[test]
@@ -49,26 +48,4 @@ fn a_card_that_is_not_there_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let line = String::from_utf8_lossy(&output.stderr);
     assert!(line.lines().count() == 1 && line.contains("--nic"), "{line}");
-}
-
-/// What rtnetlink answers of the device's interface is in a recording, from which the checks tell the same.
-#[test]
-fn what_rtnetlink_answers_is_recorded() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let copy = folder.path().join("copy");
-    let copy = copy.to_str().unwrap();
-    succeeds(&[], &[bellpush(), "doctor", "--record", copy]);
-    let answers: Vec<String> = fs::read_dir(Path::new(copy).join("netlink/dcb"))
-        .unwrap()
-        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
-        .collect();
-    // Of the machine's own devices there may be more, with more to say.
-    let none = format!("error {}", nix::libc::EOPNOTSUPP);
-    assert!(answers.contains(&none), "the loopback interface has no priorities: {answers:?}");
-    let output = Command::new(bellpush()).args(["doctor", "--machine", copy]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let line = text.lines().find(|line| line.contains("PFC, ECN and trust of mlx5_0:1"));
-    let why = "rtnetlink: Operation not supported";
-    assert!(line.is_some_and(|line| line.contains(why)), "{text}");
 }
