@@ -9,6 +9,8 @@ mod cli;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/doctor/mod.rs"]
 mod doctor;
+#[path = "../../crates/cli/src/explained.rs"]
+mod explained;
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/flows.rs"]
 mod flows;
@@ -55,6 +57,7 @@ mod packed;
 mod pages;
 mod pcie;
 mod post;
+mod priorities;
 mod recorded;
 mod serves;
 mod settles;

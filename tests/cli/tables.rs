@@ -16,8 +16,8 @@ fn checks() -> Vec<String> {
 }
 
 /// Checks that say what there is, and never that something is wrong.
-const NEVER_WARN: [&str; 5] =
-    ["gpu-module", "rdma-window", "socket-direct", "hugepages", "container"];
+const NEVER_WARN: [&str; 6] =
+    ["gpu-module", "rdma-window", "socket-direct", "iommu-group", "hugepages", "container"];
 
 /// Each check with the machines on which it finds something wrong. One that has none says so, and is one of those that
 /// never warn.

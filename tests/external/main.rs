@@ -8,6 +8,7 @@ mod apart;
 mod c_abi;
 mod closing;
 mod datagrams;
+mod doctor;
 mod doorbells;
 mod fault_table;
 mod faults;

@@ -34,6 +34,8 @@ fn pair(folder: &Path, command: &[&str]) -> Option<i32> {
 fn explained(file: &Path) -> String {
     let output = Command::new(bellpush()).args(["trace", "--explain"]).arg(file).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let same = Command::new(bellpush()).args(["doctor", "--trace"]).arg(file).output().unwrap();
+    assert_eq!(same, output, "doctor says the same");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -191,10 +193,12 @@ fn our_own_endpoints_are_traced_and_what_is_no_trace_is_refused() {
     let done =
         text.split(" WQEs done").next().and_then(|head| head.rsplit(' ').next()?.parse().ok());
     assert!(done.is_some_and(|done: u64| done >= 50), "{text}");
-    for args in
-        [&["--explain", "/dev/null"][..], &["--merge", "/dev/null", "/dev/null", "-o", "/dev/null"]]
-    {
-        let output = Command::new(bellpush()).arg("trace").args(args).output().unwrap();
+    for args in [
+        &["trace", "--explain", "/dev/null"][..],
+        &["doctor", "--trace", "/dev/null"],
+        &["trace", "--merge", "/dev/null", "/dev/null", "-o", "/dev/null"],
+    ] {
+        let output = Command::new(bellpush()).args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
     }

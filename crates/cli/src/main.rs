@@ -11,6 +11,7 @@ mod compare;
 #[path = "decode/command.rs"]
 mod decode;
 mod doctor;
+mod explained;
 #[cfg(test)]
 #[path = "../../../fuzz/checks/files.rs"]
 mod files;

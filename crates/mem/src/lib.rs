@@ -11,6 +11,7 @@ mod cache;
 pub mod clock;
 mod copies;
 pub mod datagrams;
+pub mod dcb;
 mod dma;
 pub mod ethtool;
 pub mod guarded;

@@ -124,6 +124,10 @@ impl Nic for Mlx5Nic {
         self.device.atomics
     }
 
+    fn dm_bytes(&self) -> u64 {
+        self.device.max_dm_bytes
+    }
+
     fn trouble(&self) -> Option<NicError> {
         self.device.trouble(&[]).map(NicError::from)
     }

@@ -248,6 +248,10 @@ pub trait Nic: Send + Sync {
     /// Allocates device memory. `None` from a NIC that has none: a window is then host memory, which
     /// the caller registers.
     fn alloc_dm(&self, bytes: usize) -> Result<Option<Dm>, NicError>;
+    /// Bytes of device memory (MEMIC) that it says it has; 0 where windows are host memory.
+    fn dm_bytes(&self) -> u64 {
+        0
+    }
     /// Allocates memory of the NIC's own for a queue pair's queues, zero-filled, at its address for
     /// kernels. `None` from a NIC whose queues lie in memory that the caller brings.
     fn alloc_queues(&self, _bytes: usize) -> Result<Option<View>, NicError> {

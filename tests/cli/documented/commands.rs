@@ -27,6 +27,7 @@ const APART: &str = "tests/cli/apart.rs::every_path_is_verified_by_the_other_sid
 const BUILDS: &str = "it builds, as all tests are built";
 const COPY: &str = "tests/cli/documented/long.rs::a_copy_of_the_example_is_a_crate_of_its_own";
 const ALL_REDUCE: &str = "tests/cli/documented/long.rs::ranks_are_threads_and_processes";
+const LIVE: &str = "tests/external/doctor.rs::a_card_is_measured_and_says_what_it_has";
 const CARD: &str = "it wants a card";
 const STEPS: &str = "it is what runs the tests, or a step of that";
 
@@ -70,7 +71,8 @@ pub const COMMANDS: &[(&str, How)] = &[
     ("bellpush topo ...", Here(&[("...", "dgx-h100")], "")),
     ("bellpush link --json", There("tests/cli/pcie.rs::topo_takes_what_link_measured")),
     ("bellpush doctor", Here(&[], "")),
-    ("bellpush doctor --live --nic", Not(CARD)),
+    ("bellpush doctor --live --nic", There(LIVE)),
+    ("bellpush doctor --trace", There(STANDS)),
     ("dmesg | bellpush decode", Here(&[("dmesg", "cat dmesg.txt")], "")),
     ("bellpush decode wqe sq.hex", Here(&[], "")),
     ("bellpush decode pcap", Here(&[], "")),
@@ -87,6 +89,7 @@ pub const COMMANDS: &[(&str, How)] = &[
     ("bellpush decode wqe bad.hex", There(PAGES)),
     ("bellpush soak --minutes", There("tests/cli/soak.rs::a_short_run_is_clean")),
     ("bellpush soak --seed", There("tests/cli/soak.rs::a_round_is_made_of_the_same_each_time")),
+    ("bellpush run -- bellpush doctor", There(LIVE)),
     ("bellpush run -- ib_write_bw", There(PERFTEST)),
     (
         "bellpush run -- ibv_devinfo",

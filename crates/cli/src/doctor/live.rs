@@ -34,6 +34,10 @@ const LONGEST: Duration = Duration::from_secs(4);
 pub struct Measured {
     /// Where kernels ran, and the NIC.
     pub on: String,
+    /// Bytes of the NIC's device memory (MEMIC).
+    pub device_memory: u64,
+    /// Whether the NIC has atomics.
+    pub atomics: bool,
     /// Whether kernels ran on CPU threads, so that times rank nothing.
     pub is_host: bool,
     /// Median time of a put in ns of each path, or why there was none.
@@ -73,6 +77,8 @@ pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Me
     Ok(Measured {
         is_host: gpu.is_host(),
         on: short(&format!("{}, {}", gpu.describe(), opened.name())),
+        device_memory: opened.dm_bytes(),
+        atomics: opened.atomics(),
         paths,
         counters,
     })
@@ -209,6 +215,12 @@ impl Measured {
         if self.is_host {
             out += "  kernels on CPU threads: the times show what works, and rank nothing\n";
         }
+        let memory = match self.device_memory {
+            0 => "none, the window is host memory".to_owned(),
+            bytes => format!("{bytes} B"),
+        };
+        let atomics = if self.atomics { "on 8 bytes" } else { "none" };
+        let _ = writeln!(out, "  device memory (MEMIC): {memory}; atomics: {atomics}");
         for (path, timed) in &self.paths {
             let timed = timed.as_ref().map_or_else(Clone::clone, |ns| time_ns(*ns));
             let _ = writeln!(out, "  {:15} {timed}", path.to_string());
@@ -227,7 +239,7 @@ impl Measured {
         });
         json!({
             "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(),
-            "counters": self.counters,
+            "device_memory_bytes": self.device_memory, "atomics": self.atomics, "counters": self.counters,
         })
     }
 }

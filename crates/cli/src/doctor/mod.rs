@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use bellpush_cli::report::human::printable;
 
 use crate::cli::CliError;
+use crate::explained;
 use crate::values;
 use checks::CHECKS;
 use finding::Finding;
@@ -63,6 +64,9 @@ pub struct DoctorArgs {
     /// Measure as well: a put by every path, and the counters around it
     #[arg(long)]
     live: bool,
+    /// Say instead what each queue of this trace waits for, as `bellpush trace --explain` does
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "record", "json", "fix", "live"])]
+    trace: Option<PathBuf>,
     /// NIC of --live: `soft`, or an RDMA device such as mlx5_0
     #[arg(long, value_name = "NIC", default_value = "soft", requires = "live")]
     nic: String,
@@ -90,6 +94,9 @@ pub fn told(args: &DoctorArgs) -> Result<(u8, String), CliError> {
 }
 
 fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), CliError> {
+    if let Some(file) = &args.trace {
+        return Ok((0, explained::text(file)?));
+    }
     let places = [("--json", &args.json)];
     let taken = values::check_places(&places)?;
     let begun = Instant::now();

@@ -92,6 +92,8 @@ pub struct Root {
     reading: Arc<Mutex<PathBuf>>,
     /// What has been asked for.
     asked: Mutex<BTreeSet<(String, Asked)>>,
+    /// What the system has answered.
+    answers: Mutex<BTreeMap<String, String>>,
     /// Folders without links, as they were found: most files have theirs in common.
     folders: Mutex<BTreeMap<PathBuf, PathBuf>>,
 }
@@ -105,7 +107,7 @@ impl Root {
             return Err(format!("{}: not a directory", dir.display()));
         }
         let (named, asked, folders) = (dir.to_owned(), Mutex::default(), Mutex::default());
-        Ok(Self { named, real, reading, asked, folders })
+        Ok(Self { named, real, reading, asked, answers: Mutex::default(), folders })
     }
 
     /// A path below the root, as named.
@@ -121,6 +123,23 @@ impl Root {
     /// What has been asked for, by name.
     pub fn asked(&self) -> BTreeSet<(String, Asked)> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the system of the running machine answers to a question, or in a copy the file that has the answer.
+    pub fn answer(&self, name: &str, live: bool, ask: impl FnOnce() -> String) -> Seen<String> {
+        if !live {
+            return self.text(name);
+        }
+        *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = name.into();
+        let answer = ask();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(name.to_owned(), answer.clone());
+        Seen::Known(answer)
+    }
+
+    /// All answers of the system, by the files that a copy has them in.
+    pub fn answers(&self) -> BTreeMap<String, String> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The file that a name leads to, links followed.

@@ -73,6 +73,9 @@ impl Copy<'_> {
                 _ => {}
             }
         }
+        for (name, answer) in self.root.answers() {
+            self.put(&name, answer.as_bytes())?;
+        }
         let is_ours = |name: &&String| {
             VARIABLES.iter().any(|start| name.starts_with(start)) && !machine.conf.contains(*name)
         };
@@ -141,6 +144,7 @@ impl Copy<'_> {
             if link != self.dir.join(&own) {
                 symlink(format!("../../../{place}"), &link).map_err(|e| named(&link, &e))?;
             }
+            self.group(&own)?;
             FUNCTION.iter().try_for_each(|name| self.file(&format!("{own}/{name}")))?;
             for child in self.root.list(&format!("{own}/infiniband")) {
                 fs::create_dir_all(self.dir.join(format!("{own}/infiniband/{child}")))?;
@@ -148,6 +152,21 @@ impl Copy<'_> {
             self.link(&format!("{own}/physfn"))?;
         }
         self.packages()
+    }
+
+    /// A function's link to its IOMMU group, with the folder that it leads to.
+    fn group(&self, function: &str) -> io::Result<()> {
+        let (link, all) = (format!("{function}/iommu_group"), "sys/kernel/iommu_groups");
+        let number = self.root.below(&link, all).and_then(|name| name.parse::<u32>().ok());
+        let Some(number) = number else { return Ok(()) };
+        fs::create_dir_all(self.dir.join(format!("{all}/{number}")))?;
+        let up = "../".repeat(function.matches('/').count());
+        let link = self.dir.join(link);
+        // Two names of a copy's bus may be of one function.
+        if link.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        symlink(format!("{up}kernel/iommu_groups/{number}"), &link).map_err(|e| named(&link, &e))
     }
 
     /// CPU package of each NUMA node, by its first CPU.

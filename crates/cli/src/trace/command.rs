@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use bellpush::nic::soft::trace::Tracing;
-use bellpush_cli::trace::{KernelMarks, Trace, TraceError, explain, timeline};
+use bellpush_cli::trace::{KernelMarks, Trace, timeline};
 
 use crate::cli::CliError;
+use crate::explained::{self, unusable};
 use crate::run::{self, DeviceArgs};
 
 #[derive(Debug, clap::Args)]
@@ -39,10 +40,7 @@ pub struct TraceArgs {
 
 pub fn run(args: &TraceArgs) -> Result<ExitCode, CliError> {
     if let Some(file) = &args.explain {
-        let lines = explain(file).map_err(|error| unusable(file, &error))?;
-        let mut out = io::stdout().lock();
-        let printed = lines.iter().try_for_each(|line| writeln!(out, "{line}"));
-        return match printed {
+        return match io::stdout().lock().write_all(explained::text(file)?.as_bytes()) {
             // Who reads along has seen enough.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(CliError::new(format!("cannot print all: {error}"), "make room"))
@@ -77,11 +75,6 @@ fn keep_inputs(args: &TraceArgs) -> Result<(), CliError> {
         }
         false => Ok(()),
     }
-}
-
-fn unusable(file: &Path, error: &TraceError) -> CliError {
-    let what = format!("{}: {error}", file.display());
-    CliError::new(what, "name a file that 'bellpush trace' or 'bench --trace' has written")
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> CliError {

@@ -2,8 +2,10 @@
 //! has none.
 
 mod card;
+mod class;
 mod env;
 mod gpu;
+mod groups;
 mod limits;
 mod pcie;
 mod place;
@@ -125,6 +127,13 @@ pub const CHECKS: &[Check] = &[
         run: place::iommu,
     },
     Check {
+        id: "iommu-group",
+        about: "IOMMU groups: what a virtual machine is given together with a GPU or a NIC",
+        source: "Linux, drivers/iommu/iommu.c (pci_device_group), Documentation/driver-api/vfio.rst; \
+                 PCIe base specification 7.7.11.3",
+        run: groups::groups,
+    },
+    Check {
         id: "acs",
         about: "ACS of the switch ports between a GPU and a NIC",
         source: "PCIe base specification 6.12, 7.7.11; NCCL, Troubleshooting, \"PCI Access \
@@ -237,6 +246,14 @@ pub const CHECKS: &[Check] = &[
         source: "IEEE 802.1Qbb; RFC 3168; Zhu et al., SIGCOMM 2015 (DCQCN); MLNX_OFED manual, \
                  \"Quality of Service\"",
         run: roce::flow,
+    },
+    Check {
+        id: "roce-class",
+        about: "the traffic class of RoCE's packets: whether its priority has PFC",
+        source: "IEEE 802.1Qaz (application priority), RFC 2474; Linux, \
+                 drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c (dscp2prio), \
+                 configfs-rdma_cm (default_roce_tos); MLNX_OFED manual, \"Quality of Service\"",
+        run: class::class,
     },
     Check {
         id: "env-nccl",

@@ -2,14 +2,18 @@
 
 use crate::doctor::finding::{Finding, quoted};
 use crate::doctor::machine::Machine;
+use crate::doctor::machine::dcb::priorities as of_mask;
 use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
 use crate::doctor::read::{Seen, short};
 
 /// What a packet has beside its payload by the kernel's count: GRH, UDP, BTH, XRC, atomic, ICRC.
 const HEADERS: u64 = 40 + 8 + 12 + 4 + 28 + 4;
 
+/// `DCB_CAP_DCBX_HOST` (Linux, uapi/linux/dcbnl.h): the host sets them, not the card.
+const DCBX_HOST: u8 = 1;
+
 /// Active ports of mlx5 devices with RoCE.
-fn ports(m: &Machine) -> impl Iterator<Item = (&RdmaDevice, &Port)> {
+pub fn ports(m: &Machine) -> impl Iterator<Item = (&RdmaDevice, &Port)> {
     let all = m.answering().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
     all.filter(|(_, p)| p.is_active() && p.is_ethernet())
 }
@@ -23,8 +27,22 @@ fn is_spare(m: &Machine, device: &RdmaDevice) -> bool {
 }
 
 fn named(device: &RdmaDevice, port: &Port) -> String {
+    named_by(device, port, port.netdev.as_deref())
+}
+
+/// A port, and an interface of it.
+pub fn named_by(device: &RdmaDevice, port: &Port, netdev: Option<&str>) -> String {
     let name = format!("{}:{}", device.name, port.number);
-    short(&port.netdev.as_ref().map_or(name.clone(), |n| format!("{name} ({n})")))
+    short(&netdev.map_or(name.clone(), |netdev| format!("{name} ({netdev})")))
+}
+
+/// The interface of a port, or those that its bond is made of.
+pub fn interfaces<'a>(m: &'a Machine, port: &Port) -> Vec<&'a Netdev> {
+    let own = port.netdev.as_deref().and_then(|name| m.netdev(name));
+    match own.and_then(|own| own.bond.as_ref()) {
+        Some((_, members)) => members.iter().filter_map(|name| m.netdev(name)).collect(),
+        None => own.into_iter().collect(),
+    }
 }
 
 /// The largest MTU of InfiniBand that fits.
@@ -131,7 +149,7 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
 
 /// Priorities with PFC, by MLNX_OFED's file: a 0 or 1 for each, in the line `enabled` if there is
 /// one.
-fn priorities(text: &str) -> Option<Vec<u32>> {
+fn priorities(text: &str) -> Option<Vec<u8>> {
     let line = text.lines().find_map(|l| l.trim().strip_prefix("enabled")).unwrap_or(text);
     let flags: Option<Vec<bool>> = line
         .split(|c: char| c.is_whitespace() || c == ',')
@@ -143,11 +161,23 @@ fn priorities(text: &str) -> Option<Vec<u32>> {
         })
         .collect();
     let flags = flags.filter(|f| f.len() == 8)?;
-    Some((0..8).filter(|&n| flags[n as usize]).collect())
+    Some((0..8).filter(|&n| flags[usize::from(n)]).collect())
 }
 
-fn list(priorities: &[u32]) -> String {
-    let words: Vec<String> = priorities.iter().map(u32::to_string).collect();
+/// Priorities with PFC: by MLNX_OFED's file, or by the driver's answer to rtnetlink.
+pub fn pfc(netdev: &Netdev) -> Option<Vec<u8>> {
+    let of_file = netdev.pfc.known().and_then(|text| priorities(text));
+    of_file.or_else(|| netdev.dcb.known()?.pfc.map(of_mask))
+}
+
+/// Whether the DSCP of a packet tells its priority, and not the tag of a VLAN; likewise.
+pub fn trusts_dscp(netdev: &Netdev) -> Option<bool> {
+    let of_file = netdev.trust.known().map(|trust| trust.contains("dscp"));
+    of_file.or_else(|| netdev.dcb.known()?.dscp.as_ref().map(|all| !all.is_empty()))
+}
+
+pub fn list(priorities: &[u8]) -> String {
+    let words: Vec<String> = priorities.iter().map(u8::to_string).collect();
     if words.is_empty() { "none".into() } else { words.join(",") }
 }
 
@@ -155,44 +185,53 @@ pub fn flow(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     let mut hidden = Vec::new();
     for (device, port) in ports(m) {
-        let of_netdev = |netdev| of_netdev(netdev, port.has_vlans);
-        match port.netdev.as_deref().and_then(|n| m.netdev(n)).and_then(of_netdev) {
-            Some(finding) => all.push(finding.of(named(device, port))),
-            None => hidden.push(named(device, port)),
+        let netdevs = interfaces(m, port);
+        if netdevs.is_empty() {
+            hidden.push(format!("{} (no interface is shown)", named(device, port)));
+        }
+        for netdev in netdevs {
+            let name = named_by(device, port, Some(&netdev.name));
+            match (of_netdev(device, netdev, port.has_vlans), &netdev.dcb) {
+                (Some(finding), _) => all.push(finding.of(name)),
+                (None, Seen::Unreadable(why)) => hidden.push(format!("{name} ({why})")),
+                (None, _) => hidden.push(name),
+            }
         }
     }
     if !hidden.is_empty() {
         all.push(Finding::unseen(
             format!(
-                "PFC, ECN and trust of {}: the kernel's own mlx5 has no files of them; \
-             pause frames are ethtool's",
+                "PFC, ECN and trust of {}: neither files of MLNX_OFED nor an answer of rtnetlink",
                 short(&hidden.join(", "))
             ),
-            "mlnx_qos -i INTERFACE; dcb pfc show dev INTERFACE; ethtool -S INTERFACE | grep pause",
+            "mlnx_qos -i INTERFACE; dcb pfc show dev INTERFACE; of a virtual function on the host",
         ));
     }
     all
 }
 
 /// `has_vlans`: whether VLANs above it have GIDs.
-fn of_netdev(netdev: &Netdev, has_vlans: Option<bool>) -> Option<Finding> {
-    let pfc = netdev.pfc.known().and_then(|text| priorities(text));
+fn of_netdev(device: &RdmaDevice, netdev: &Netdev, has_vlans: Option<bool>) -> Option<Finding> {
+    let pfc = pfc(netdev);
     let ecn = match &netdev.ecn {
         [Seen::Known(np), Seen::Known(rp)] => {
-            Some(np.iter().filter(|p| rp.contains(p)).copied().collect::<Vec<u32>>())
+            Some(np.iter().filter(|p| rp.contains(p)).copied().collect::<Vec<u8>>())
         }
         _ => None,
     };
     if pfc.is_none() && ecn.is_none() {
         return None;
     }
-    let trust =
-        netdev.trust.known().map_or("unknown", |t| if t.contains("dscp") { "dscp" } else { "pcp" });
+    let trust = trusts_dscp(netdev).map_or("unknown", |dscp| if dscp { "dscp" } else { "pcp" });
     let text =
-        |all: &Option<Vec<u32>>| all.as_ref().map_or_else(|| "unknown".to_owned(), |p| list(p));
-    let found = format!("PFC of priorities {}, ECN of {}, trust {trust}", text(&pfc), text(&ecn));
-    let on = |all: &Option<Vec<u32>>| all.as_ref().is_some_and(|p| !p.is_empty());
-    let off = |all: &Option<Vec<u32>>| all.as_ref().is_some_and(Vec::is_empty);
+        |all: &Option<Vec<u8>>| all.as_ref().map_or_else(|| "unknown".to_owned(), |p| list(p));
+    let mut found =
+        format!("PFC of priorities {}, ECN of {}, trust {trust}", text(&pfc), text(&ecn));
+    if netdev.dcb.known().and_then(|dcb| dcb.dcbx).is_some_and(|dcbx| dcbx & DCBX_HOST == 0) {
+        found += ", as the card's firmware agrees with the switch (DCBX)";
+    }
+    let on = |all: &Option<Vec<u8>>| all.as_ref().is_some_and(|p| !p.is_empty());
+    let off = |all: &Option<Vec<u8>>| all.as_ref().is_some_and(Vec::is_empty);
     let name = quoted(&netdev.name);
     Some(if off(&pfc) && off(&ecn) {
         Finding::warn(found)
@@ -206,6 +245,12 @@ fn of_netdev(netdev: &Netdev, has_vlans: Option<bool>) -> Option<Finding> {
             .script(format!("# mlnx_qos --interface={name} --trust dscp --pfc 0,0,0,1,0,0,0,0"))
             .script(format!("# echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3"))
             .script(format!("# echo 1 > /sys/class/net/{name}/ecn/roce_rp/enable/3"))
+    } else if off(&pfc) && ecn.is_none() {
+        let at = device.address.map_or_else(|| "ADDRESS".to_owned(), |at| at.to_string());
+        Finding::unseen(
+            format!("{found}; without PFC only ECN keeps a full switch from dropping packets"),
+            format!("mlxconfig -d {at} query ROCE_CC_PRIO_MASK_P1: priorities with ECN"),
+        )
     } else if on(&pfc) && trust == "pcp" && has_vlans == Some(true) {
         Finding::note(found).cost("GIDs of VLANs carry the priority, those without have none")
     } else if on(&pfc) && trust == "pcp" && has_vlans.is_none() {
@@ -215,9 +260,15 @@ fn of_netdev(netdev: &Netdev, has_vlans: Option<bool>) -> Option<Finding> {
             .expected("trust of DSCP, or a VLAN that carries the priority")
             .cost("RoCE v2 without a VLAN has no priority bits: it goes as priority 0, without PFC")
             .fix("trust the DSCP")
-            .script(format!(
-                "# once the switches have the same: mlnx_qos --interface={name} --trust dscp"
-            ))
+            .script(match netdev.trust.known() {
+                Some(_) => format!(
+                    "# once the switches have the same: mlnx_qos --interface={name} --trust dscp"
+                ),
+                // The kernel's mlx5 trusts DSCP as soon as there is one.
+                None => format!(
+                    "# once the switches have the same: dcb app add dev {name} dscp-prio 26:3"
+                ),
+            })
     } else {
         Finding::fine(found)
     })

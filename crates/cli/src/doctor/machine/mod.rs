@@ -1,6 +1,7 @@
 //! A machine as it was read: every item is known, absent or unreadable, and no default stands in
 //! for what was not seen.
 
+pub mod dcb;
 pub mod gpu;
 pub mod pci;
 pub mod rdma;
@@ -67,6 +68,8 @@ impl Machine {
         let rdma = rdma::devices(root);
         let mut env = if live { own_environment() } else { environment(root) };
         let conf = configured(root, &mut env);
+        let mut netdevs = rdma::netdevs(root);
+        dcb::ask(root, live, &rdma, &mut netdevs);
         Self {
             live,
             has_dev: root.has("dev"),
@@ -78,7 +81,7 @@ impl Machine {
             pci: Pci::read(root),
             uverbs: Uverbs::read(root, live),
             rdma,
-            netdevs: rdma::netdevs(root),
+            netdevs,
         }
     }
 

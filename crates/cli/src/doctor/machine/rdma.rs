@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
+use bellpush::mem::dcb::Dcb;
 use bellpush::pcie::topology::Address;
 
 use crate::doctor::read::{Root, Seen};
@@ -57,6 +58,10 @@ pub struct Port {
     pub counters: BTreeMap<String, u64>,
     /// Network interface.
     pub netdev: Option<String>,
+    /// MLNX_OFED's traffic class of all that it sends, if there is one.
+    pub traffic_class: Option<u8>,
+    /// Type of service of what the RDMA CM connects, if it is set.
+    pub tos: Option<u8>,
 }
 
 /// An entry of a GID table.
@@ -231,7 +236,22 @@ fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
         gids,
         counters,
         netdev: of_gid.or_else(only),
+        traffic_class: class(root, &format!("{device}/tc/{number}/traffic_class")),
+        tos: {
+            let name = device.rsplit('/').next().unwrap_or(device);
+            class(root, &format!("{RDMA_CM}/{name}/ports/{number}/default_roce_tos"))
+        },
     }
+}
+
+/// Where `cma_roce_tos` sets what the RDMA CM takes (Documentation/ABI/testing/configfs-rdma_cm).
+const RDMA_CM: &str = "sys/kernel/config/rdma_cm";
+
+/// A traffic class: `Global tclass=106` of MLNX_OFED (nothing where none is set, and rules behind it), or the number.
+fn class(root: &Root, name: &str) -> Option<u8> {
+    let text = root.text(name);
+    let line = text.known()?.lines().next()?;
+    line.strip_prefix("Global tclass=").unwrap_or(line).trim().parse().ok()
 }
 
 fn gid_names(root: &Root, dir: &str, folder: &str) -> Vec<usize> {
@@ -301,7 +321,9 @@ pub struct Netdev {
     /// MLNX_OFED's `qos/pfc`: a 1 for each priority with PFC.
     pub pfc: Seen<String>,
     /// Priorities with ECN for notification point (np) and reaction point (rp).
-    pub ecn: [Seen<Vec<u32>>; 2],
+    pub ecn: [Seen<Vec<u8>>; 2],
+    /// What its driver tells by rtnetlink; absent of an interface that no port of RoCE has.
+    pub dcb: Seen<Dcb>,
     /// /sys/class/net/NAME/statistics.
     pub statistics: BTreeMap<String, u64>,
     /// PCI function.
@@ -338,6 +360,7 @@ fn netdev(root: &Root, name: String) -> Netdev {
         trust: root.text(&format!("{dir}/qos/trust")),
         pfc: root.text(&format!("{dir}/qos/pfc")),
         ecn,
+        dcb: Seen::Absent,
         statistics,
         address: root.link_name(&format!("{dir}/device")).and_then(|name| name.parse().ok()),
         bond: root.text(&format!("{dir}/bonding/mode")).known().map(|mode| {

@@ -1,0 +1,51 @@
+//! `bellpush doctor` on the preloaded device, which is a card to it.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::preloaded::{alone, bellpush, run, there};
+
+/// A put by every path that a card has, and what verbs alone tell of the card.
+#[test]
+fn a_card_is_measured_and_says_what_it_has() {
+    let _alone = alone();
+    if !cfg!(feature = "mlx5") {
+        return println!("SKIPPED: a build without cards");
+    }
+    if !there("ibv_devinfo") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("doctor.json");
+    let file = file.to_str().unwrap();
+    let ended = run(&[], &[bellpush(), "doctor", "--live", "--nic", "mlx5_0", "--json", file]);
+    assert!(matches!(ended.code, Some(0 | 1 | 3)), "{ended:?}");
+    let text = ended.text;
+    let json: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let measured = &json["measured"];
+    let name = measured["on"].as_str().unwrap();
+    assert!(name.ends_with("mlx5_0"), "{name}");
+    let puts = measured["puts"].as_array().unwrap().iter();
+    let carried = puts.filter(|put| put["median_ns"].is_number());
+    let all: Vec<&str> = carried.map(|put| put["path"].as_str().unwrap()).collect();
+    assert!(!all.contains(&"push/inband"), "no card has it: {text}");
+    for path in ["pull/kernel", "push/kernel", "push/cpu", "staged/cpu"] {
+        assert!(all.contains(&path), "{path}: {text}");
+    }
+    let bytes = measured["device_memory_bytes"].as_u64().unwrap();
+    assert!(bytes > 0 && measured["atomics"] == true, "{measured}");
+    let line = format!("  device memory (MEMIC): {bytes} B; atomics: on 8 bytes");
+    assert!(text.lines().any(|l| l == line), "{line:?}: {text}");
+}
+
+/// A card that is not there is refused in one line.
+#[test]
+fn a_card_that_is_not_there_is_refused() {
+    let mut doctor = Command::new(bellpush());
+    let output = doctor.args(["doctor", "--live", "--nic", "mlx5_99"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert!(line.lines().count() == 1 && line.contains("--nic"), "{line}");
+}
