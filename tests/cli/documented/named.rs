@@ -9,7 +9,7 @@ use std::path::Path;
 /// `bellpush run` starts; of others the program and what it is given. Names of files, and values, are the page's own.
 pub fn words(begin: &str) -> Vec<&str> {
     let mut words: Vec<&str> = begin.split_whitespace().filter(|word| *word != "#").collect();
-    let is_ours = words.iter().any(|word| *word == "bellpush");
+    let is_ours = words.contains(&"bellpush");
     let is_run = words.contains(&"--");
     if is_ours {
         words.drain(..=words.iter().position(|word| *word == "bellpush").unwrap());
