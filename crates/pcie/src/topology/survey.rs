@@ -249,7 +249,7 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
                 "Writes between GPUs that may lose most of their rate (posted-write collapse):",
                 seen.first().map_or_else(String::new, pattern),
                 format!(
-                    "{}.\n  Whether it happens here is unknown. Of other platforms with switches that \
+                    "{}.\n  Whether it happens on this platform is unknown. Of others with switches that \
                      report has\n  one that loses from four senders on, and one that never does.",
                     places.join(", ")
                 ),
