@@ -38,6 +38,10 @@ fn an_answer_of_rtnetlink_is_looked_at() {
         let (is, found) = of_first("roce-flow", "roce-dcb", &[&answer(lines)]);
         assert!(is == severity && found.contains(part), "{lines}: {is} {found}");
     }
+    // What is to be typed is of the priority that has PFC.
+    let dir = machine("roce-dcb", &[&answer("pfc 5|dscp none")]);
+    let script = on(dir.path(), &["--fix"]).1;
+    assert!(script.contains("dcb app add dev ens1np0 dscp-prio 42:5\n"), "{script}");
     // MLNX_OFED's files count before it.
     let (is, found) = of_first("roce-flow", "roce-genoa", &[&answer("pfc none|dscp none")]);
     assert!(is == "fine" && found.contains("priorities 3, ECN of 3, trust dscp"), "{found}");
@@ -52,7 +56,8 @@ fn the_priority_of_a_traffic_class_has_pfc() {
         (format!("pfc 3|queues 0,0,0,3,0,0,0,0|{map}"), "fine", "DSCP 26, priority 3"),
         (format!("pfc 3|queues 3,0,0,3,0,0,0,0|{map}"), "note", "in one queue with 0"),
         (format!("pfc 5|{map}"), "warning", "DSCP 26, priority 3, PFC of priorities 5"),
-        ("pfc 3|dscp 3 24".to_owned(), "warning", "DSCP 26, priority 0, PFC of priorities 3"),
+        // What the firmware has for a DSCP that nobody has set, nobody tells.
+        ("pfc 3|dscp 3 24".to_owned(), "unseen", "traffic class 106 of default_roce_tos: the prio"),
         ("pfc 3".to_owned(), "", ""),
         (format!("pfc none|{map}"), "", ""),
         ("pfc 3|dscp none".to_owned(), "", ""),

@@ -301,6 +301,9 @@ fn numbers<T: PartialEq>(all: &[Option<T>], one: Option<&T>) -> std::ops::Range<
 /// their checks say.
 pub fn settle(m: &Machine, findings: &mut [Finding]) {
     let verdicts = Verdicts::of(m, findings);
+    if verdicts.is_cut {
+        return; // a pair that is not looked at may be left
+    }
     for need in NEEDS {
         let asked = verdicts.asked(need);
         let mut takes = Vec::new();

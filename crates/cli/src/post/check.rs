@@ -62,7 +62,7 @@ pub fn check(case: &Case, size: Size, local_iova: u64, found: &Found) -> Result<
             continue; // nothing rings
         }
         let bytes = ring * WQEBB_BYTES;
-        let window = found.window.chunks_exact(SLOT_BYTES).skip(qp as usize * ring);
+        let window = found.window.chunks_exact(SLOT_BYTES).skip(qp as usize * ring).take(ring);
         posted.wqes(qp, size, &found.sq[qp as usize * bytes..][..bytes], window)?;
         if case.rings_in_order() {
             rung(qp, size, found)?;
@@ -121,7 +121,11 @@ impl Posted<'_> {
                 return Err(Wrong::Content { qp, at });
             }
         }
-        tally.verdict(self.case)
+        let at = size.wqes;
+        match window.all(|slot| slot.iter().all(|b| *b == 0)) {
+            true => tally.verdict(self.case),
+            false => Err(Wrong::Content { qp, at }),
+        }
     }
 
     /// Whether a slot holds a message's bytes and nothing else; where nothing is pushed there is none.

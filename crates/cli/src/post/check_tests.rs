@@ -116,6 +116,9 @@ fn a_slot_that_differs_from_what_is_pushed_is_found() {
             let found = run.with(|f| f.window[SLOT_BYTES + byte] ^= 1);
             assert_eq!(found, Err(Wrong::Content { qp: 0, at: 1 }), "{name}, byte {byte}");
         }
+        let at = run.size.wqes;
+        let behind = run.with(|f| f.window[at as usize * SLOT_BYTES] = 1);
+        assert_eq!(behind, Err(Wrong::Content { qp: 0, at }), "{name}: one more slot");
     }
 }
 

@@ -10,13 +10,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::{Kind, Tracer};
 
+/// Of the next thread that asks for one.
+static NEXT: AtomicUsize = AtomicUsize::new(1);
+
 thread_local! {
-    /// Its address tells threads of a process from each other.
-    static PLACE: Cell<u8> = const { Cell::new(0) };
+    /// Tells threads of a process from each other; 0 until it is asked for. No number is given twice, so that no thread
+    /// of a process that was forked off passes for the one that was in a step then.
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
+#[inline]
 fn this_thread() -> usize {
-    PLACE.with(|place| std::ptr::from_ref(place).addr())
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
 }
 
 /// Which thread is in the step, and what it wrote last.
@@ -128,6 +138,11 @@ mod tests {
         // Killed between taking a place and writing there.
         tracer.next_of_step().unwrap();
         assert_eq!(read(&tracing).marks.len(), EVENTS - 1);
+        // Who looks meanwhile may have the number from before: the event that is about to be written over is none.
+        let mut found = Vec::new();
+        let count = tracer.memory.load_u64(tracer.base + STEPS.count, Ordering::Relaxed).unwrap();
+        tracing.marks(tracer.base, &STEPS, count - 1, &mut found);
+        assert_eq!(found.len(), EVENTS - 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What stands in a trace's memory. The programs that write it can write anything there.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::{
     AREA_BYTES, AREAS, CLAIMED_AT, DEFINED, EVENT_BYTES, HEAD_BYTES, IN_TICKS, Kind, OTHERS,
@@ -133,16 +133,19 @@ impl Tracing {
     }
 
     /// The last `entries` of `count` events of a ring.
-    fn marks(&self, base: usize, ring: &Ring, count: u64, into: &mut Vec<Mark>) {
+    pub(super) fn marks(&self, base: usize, ring: &Ring, count: u64, into: &mut Vec<Mark>) {
         let entries = ring.entries as u64;
         for nth in count.saturating_sub(entries)..count {
             let at = base + ring.at + (nth & (entries - 1)) as usize * EVENT_BYTES;
             let last = self.word(at + 24);
             let [ts_ns, a, b] = [0, 8, 16].map(|word| self.word(at + word));
-            let whole = last >> 40 & 0xff == (nth / entries) & 0xff;
+            // Acquire: who has read a word of the event that takes the place next finds that its place was taken.
+            fence(Ordering::Acquire);
+            let is_kept = self.word(base + ring.count) <= nth.saturating_add(entries);
+            let whole = is_kept && last >> 40 & 0xff == (nth / entries) & 0xff;
             let code = (last >> 56) as u8;
             let Some(kind) = code.checked_sub(1).and_then(Kind::from_code).filter(|_| whole) else {
-                continue; // its process was killed in the middle of it
+                continue; // its process was killed in the middle of it, or is about to write another there
             };
             let (number, aux) = (last as u32 & 0xff_ffff, (last >> 24) as u16);
             into.push(Mark { ts_ns, kind, number, aux, words: [a, b] });

@@ -62,19 +62,18 @@ fn of_interface(set: &[Set], netdev: &Netdev) -> Vec<Finding> {
         return Vec::new();
     }
     let dcb = netdev.dcb.known();
-    let Some(map) = dcb.and_then(|dcb| dcb.dscp.as_ref()) else {
-        let unseen = |Set { class, by, .. }: &Set| {
-            Finding::unseen(
-                format!("traffic class {class} of {by}: the priority of its DSCP"),
-                format!("mlnx_qos -i {0}; dcb app show dev {0}", quoted(&netdev.name)),
-            )
-        };
-        return set.iter().map(unseen).collect();
+    let unseen = |what: String| {
+        let by_hand = format!("mlnx_qos -i {0}; dcb app show dev {0}", quoted(&netdev.name));
+        Finding::unseen(format!("{what}: the priority of its DSCP"), by_hand)
     };
-    // The kernel's mlx5 takes a DSCP out of its table by giving it priority 0.
-    let priority = |class: u8| map.get(&(class >> ECN_BITS)).copied().unwrap_or(0);
-    let described = |class: u8| {
-        let (dscp, priority) = (class >> ECN_BITS, priority(class));
+    let told = |Set { class, by, .. }: &Set| format!("traffic class {class} of {by}");
+    let Some(map) = dcb.and_then(|dcb| dcb.dscp.as_ref()) else {
+        return set.iter().map(|set| unseen(told(set))).collect();
+    };
+    // The kernel's table has the DSCPs that somebody has set; what the firmware has for the others it does not tell.
+    let priority = |class: u8| map.get(&(class >> ECN_BITS)).copied();
+    let described = |class: u8, priority: u8| {
+        let dscp = class >> ECN_BITS;
         format!("DSCP {dscp}, priority {priority}, PFC of priorities {}", list(&safe))
     };
     // Manuals take the third of eight: DSCP 26 for priority 3.
@@ -85,10 +84,12 @@ fn of_interface(set: &[Set], netdev: &Netdev) -> Vec<Finding> {
         Some(class) => format!("a class whose priority has PFC, such as {class}"),
         None => "a DSCP whose priority has PFC".to_owned(),
     };
-    let judged = set.iter().map(|Set { class, by, command: [before, behind] }| {
-        let found = format!("traffic class {class} of {by}: {}", described(*class));
-        if safe.contains(&priority(*class)) {
-            return alone(netdev, found, priority(*class));
+    let judged = set.iter().map(|set| {
+        let [before, behind] = &set.command;
+        let Some(priority) = priority(set.class) else { return unseen(told(set)) };
+        let found = format!("{}: {}", told(set), described(set.class, priority));
+        if safe.contains(&priority) {
+            return alone(netdev, found, priority);
         }
         let finding = Finding::warn(found)
             .expected(&wanted)
@@ -100,9 +101,13 @@ fn of_interface(set: &[Set], netdev: &Netdev) -> Vec<Finding> {
     });
     let mut all: Vec<Finding> = judged.collect();
     if set.is_empty() {
-        let found = format!("no traffic class is set: {}", described(0));
-        all.push(match safe.contains(&priority(0)) {
-            true => alone(netdev, found, priority(0)),
+        let Some(priority) = priority(0) else {
+            all.push(unseen("no traffic class is set".to_owned()));
+            return all;
+        };
+        let found = format!("no traffic class is set: {}", described(0, priority));
+        all.push(match safe.contains(&priority) {
+            true => alone(netdev, found, priority),
             false => Finding::note(found)
                 .cost("what sets none itself, as bellpush, sends without PFC")
                 .fix(format!("{wanted}: NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS, cma_roce_tos")),

@@ -70,7 +70,8 @@ pub fn present(m: &Machine) -> Vec<Finding> {
 
 /// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.
 fn driven(m: &Machine, count: usize, is_all: bool) -> Option<Finding> {
-    let is_it = |a: Address| !m.is_gone(a) && (m.nvidia.makes_nodes || !m.nvidia.lacks_node(a));
+    let has_node = |a: Address| !m.has_dev || m.nvidia.makes_nodes || !m.nvidia.lacks_node(a);
+    let is_it = |a: Address| !m.is_gone(a) && has_node(a);
     let have: Vec<_> = m.nvidia.gpus.iter().filter(|(a, _)| is_it(*a)).collect();
     let mut models: Vec<&str> = have.iter().map(|(_, model)| model.as_str()).collect();
     models.dedup();

@@ -264,10 +264,15 @@ fn of_netdev(device: &RdmaDevice, netdev: &Netdev, has_vlans: Option<bool>) -> O
                 Some(_) => format!(
                     "# once the switches have the same: mlnx_qos --interface={name} --trust dscp"
                 ),
-                // The kernel's mlx5 trusts DSCP as soon as there is one.
-                None => format!(
-                    "# once the switches have the same: dcb app add dev {name} dscp-prio 26:3"
-                ),
+                // The kernel's mlx5 trusts DSCP as soon as there is one; manuals take the third of a priority's eight.
+                None => {
+                    let priority = pfc.iter().flatten().next().copied().unwrap_or_default();
+                    let dscp = 8 * priority + 2;
+                    format!(
+                        "# once the switches have the same: dcb app add dev {name} dscp-prio \
+                         {dscp}:{priority}"
+                    )
+                }
             })
     } else {
         Finding::fine(found)
