@@ -6,15 +6,12 @@ use crate::peers::{Net, Rank, connect, finish, small};
 use crate::test_bed::*;
 use bellpush::abi::entry::Scope;
 use bellpush::abi::peers::{PeersArgs, PeersOp};
-use bellpush::gpu::{Dims, Module};
 
 /// Runs of a row, of which the median counts.
 const RUNS: usize = 5;
 
 /// All ranks make `count` calls of `op`, each by one kernel of a block; until the last one ends.
 fn run(net: &Net, ranks: &[Rank], kernel: &str, op: PeersOp, count: u32) -> Duration {
-    let kernels = net.bed.gpu.load(&Module::builtin()).unwrap();
-    let kernel = kernels.kernel(kernel).unwrap();
     let status = net.bed.memory(4096);
     let begun = Instant::now();
     for (n, rank) in ranks.iter().enumerate() {
@@ -28,8 +25,7 @@ fn run(net: &Net, ranks: &[Rank], kernel: &str, op: PeersOp, count: u32) -> Dura
             count,
             reserved: 0,
         };
-        // SAFETY: the kernel takes this argument, and its memory lives until the streams are idle.
-        unsafe { rank.stream.launch(&kernel, Dims::new(1, threads(net, ranks)), &args) }.unwrap();
+        net.bed.queue_block_on(&rank.stream, kernel, threads(net, ranks), &args);
     }
     for rank in ranks {
         rank.stream.synchronize(Duration::from_secs(60)).unwrap();

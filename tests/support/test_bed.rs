@@ -156,9 +156,20 @@ impl TestBed {
     /// Queues a verb's kernel of one warp on a stream, and does not wait for it. The endpoint in `op`, and the
     /// memory that it names, must live until the stream is idle or dropped.
     pub fn queue_on<A: KernelArgs>(&self, stream: &Stream, kernel: &str, op: &A) {
+        self.queue_block_on(stream, kernel, 32, op);
+    }
+
+    /// The same of a block of so many threads.
+    pub fn queue_block_on<A: KernelArgs>(
+        &self,
+        stream: &Stream,
+        kernel: &str,
+        threads: u32,
+        op: &A,
+    ) {
         let kernel = self.kernels.kernel(kernel).expect("a verb's kernel");
         // SAFETY: as the caller says; all tests keep their endpoints longer than their streams.
-        let launched = unsafe { stream.launch(&kernel, Dims::new(1, 32), op) };
+        let launched = unsafe { stream.launch(&kernel, Dims::new(1, threads), op) };
         launched.expect("a launch");
     }
 
