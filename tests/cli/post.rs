@@ -54,15 +54,15 @@ fn every_row_is_verified_and_has_its_floor() {
 fn rows_are_chosen_by_words() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("post.json");
-    let args = ["--runs", "1", "--only", "exclusive warp hhh,exclusive strict ggh", "--json"];
+    let args = ["--runs", "1", "--only", "exclusive block hhh,exclusive strict ggh", "--json"];
     let output = post(&[&args[..], &[file.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let json: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let rows: Vec<_> = json["results"].as_array().unwrap().iter().map(|r| &r["row"]).collect();
-    assert_eq!(rows, ["exclusive thread strict", "exclusive warp"]);
+    assert_eq!(rows, ["exclusive thread strict", "exclusive block"]);
     let table = text(&output.stdout);
-    assert!(table.contains("exclusive warp") && table.contains("host executor"), "{table}");
+    assert!(table.contains("exclusive block") && table.contains("host executor"), "{table}");
 }
 
 #[test]
