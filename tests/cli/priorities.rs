@@ -74,6 +74,20 @@ fn the_priority_of_a_traffic_class_has_pfc() {
     }
 }
 
+/// As NCCL reads it: decimal, hexadecimal, or octal behind a 0.
+#[test]
+fn a_traffic_class_has_the_base_that_its_digits_say() {
+    let map = answer("pfc 3|dscp 0 0|dscp 3 24,26");
+    for (value, class) in [("106", "106"), ("0x6a", "106"), ("0152", "106"), ("0", "0")] {
+        let variable = format!("env NCCL_IB_TC={value}");
+        let (_, found) = of_first("roce-class", "roce-upstream", &[&map, &variable]);
+        assert!(
+            found.contains(&format!("traffic class {class} of NCCL_IB_TC")),
+            "{value}: {found}"
+        );
+    }
+}
+
 /// What the card puts in place of others' counts alone; where nothing is set it is 0, which is no fault.
 #[test]
 fn a_traffic_class_is_whose_it_is() {

@@ -55,6 +55,27 @@ fn a_finding_prevents_what_it_leaves_to_no_pair() {
     }
 }
 
+/// A device that is not looked at, since there are more than are, may be the one that is left.
+#[test]
+fn what_is_down_hides_nothing_that_is_not_looked_at() {
+    let mut lines = Vec::new();
+    for n in 0..70 {
+        let (state, link) = if n == 69 { ("ACTIVE", "LinkUp") } else { ("DOWN", "Polling") };
+        if n > 1 {
+            let at = format!("{:04x}", 0x100 + n);
+            lines.push(format!(
+                "pci pci{at}:00/{at}:00:00.1 class=0x020700 vendor=0x15b3 device=0x1021"
+            ));
+            lines.push(format!("rdma mlx5_{n} at={at}:00:00.1"));
+        }
+        lines
+            .push(format!("port mlx5_{n}:1 link_layer=InfiniBand state={state} phys_state={link}"));
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let all = told(machine("ib-switches", &lines).path());
+    assert!(!all.iter().any(|f| f.starts_with("rdma-port prevents")), "{all:?}");
+}
+
 /// Faults of several checks that each leave another device, and together none.
 #[test]
 fn findings_that_leave_no_pair_together_prevent_it() {

@@ -42,7 +42,8 @@ const MESSAGE: usize = HEADER + 4;
 const MOST: usize = 16 << 10;
 /// Messages that are looked at for an answer: others' go to others.
 const TURNS: usize = 4;
-/// Longest wait. The system has answered when the question is sent.
+/// Longest wait for an answer. Within `send` the system asks the driver, which asks the card, and has answered when that
+/// returns; no time of ours bounds what a card takes that does not answer its driver.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How an interface treats priorities (IEEE 802.1Q). What its driver does not tell is `None`.

@@ -178,6 +178,23 @@ fn cards_spread_gpus_before_ports_do() {
     assert_eq!(given(["unknown"; 4]), ["n0", "n1"], "no two of one card are known");
 }
 
+/// Ports of one card below one parent have one link.
+#[test]
+fn ports_of_a_card_with_two_links_are_refused() {
+    let with = |first: &str, second: &str| {
+        from_toml(&format!(
+            "[[socket]]\nid='s'\n[[root_complex]]\nid='rc'\nsocket='s'\n\
+             [[nic]]\nid='n0'\nparent='rc'\ncard='c'\n{first}\n\
+             [[nic]]\nid='n1'\nparent='rc'\ncard='c'\n{second}\n"
+        ))
+    };
+    assert!(with("gen=5\nlanes=8", "gen=5\nlanes=8").is_ok());
+    assert!(with("link='unknown'", "gen=5\nlanes=16").is_ok());
+    let error = with("gen=5\nlanes=8", "gen=5\nlanes=16").unwrap_err().to_string();
+    let wanted = "line 13: n1: its gen and lanes are not those of another port of its card";
+    assert_eq!(error, wanted);
+}
+
 #[test]
 fn what_an_unknown_link_cannot_have_is_refused() {
     let with = |more: &str| {

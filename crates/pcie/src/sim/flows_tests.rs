@@ -1,6 +1,6 @@
 use super::*;
 use crate::sim::{PathModel, TestBedSpec, predict};
-use crate::topology::{Topology, builtin, from_toml};
+use crate::topology::{Topology, builtin, from_toml, two_ports};
 
 const MACHINE: &str = include_str!("../../machines/esc8000a-e13p.toml");
 
@@ -268,21 +268,6 @@ fn a_nic_takes_so_many_messages() {
     assert!(rate(3.0, &flows) <= 1.02 / 3.0);
 }
 
-/// Two functions below a switch, beside two GPUs that send to one each; `cards` are the functions'.
-fn two_functions(cards: [Option<&str>; 2]) -> Topology {
-    let mut b = crate::topology::Builder::new("two functions");
-    let link = Some(crate::topology::RawLink::new(5, 16));
-    b.add("s0", Kind::Socket, None, None, None);
-    b.add("rc0", Kind::RootComplex, Some("s0"), None, None);
-    b.add("sw0", Kind::Switch, Some("rc0"), link, None);
-    for (i, card) in cards.into_iter().enumerate() {
-        b.add(&format!("gpu{i}"), Kind::Gpu, Some("sw0"), link, None);
-        let node = b.add(&format!("nic{i}"), Kind::Nic, Some("sw0"), link, None);
-        node.card = card.map(str::to_owned);
-    }
-    b.finish().unwrap()
-}
-
 /// Rates of both GPUs' flows, or of the NICs' reads of the GPUs.
 fn of_both(t: &Topology, by: Move) -> Vec<f64> {
     let id = |name: &str| t.find(name).unwrap();
@@ -293,14 +278,14 @@ fn of_both(t: &Topology, by: Move) -> Vec<f64> {
 
 #[test]
 fn ports_of_a_card_share_its_link() {
-    let (one, two) = (two_functions([Some("a"); 2]), two_functions([Some("a"), Some("b")]));
+    let (one, two) = (two_ports([Some("a"); 2]), two_ports([Some("a"), Some("b")]));
     for by in [Move::Write, Move::Read] {
         let (shared, apart) = (of_both(&one, by), of_both(&two, by));
         for (half, whole) in shared.iter().zip(&apart) {
             assert!((2.0 * half / whole - 1.0).abs() < 0.02, "{by:?}: {shared:?} of {apart:?}");
         }
         // Without a word of cards, and with a card each: the same to the last bit.
-        assert_eq!(apart, of_both(&two_functions([None; 2]), by), "{by:?}");
+        assert_eq!(apart, of_both(&two_ports([None; 2]), by), "{by:?}");
     }
     // From one port to the other the link carries the data up and down.
     let id = |name: &str| one.find(name).unwrap();

@@ -370,6 +370,13 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         builder.measured(parameter, value);
     }
     let topology = builder.finish()?;
+    if let Some(port) = topology.port_with_another_link() {
+        let id = &topology.node(port).id;
+        let entry = file.nic.iter().find(|nic| nic.as_ref().id.as_ref() == id);
+        let reason = format!("{id}: its gen and lanes are not those of another port of its card");
+        let line = entry.map(|entry| line_of(entry.as_ref().id.span().start));
+        return Err(TopologyError::Syntax { line, reason });
+    }
     // Everything else hangs from these.
     let least =
         [("socket", file.socket.is_empty()), ("root_complex", file.root_complex.is_empty())];

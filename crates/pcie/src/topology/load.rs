@@ -318,17 +318,7 @@ mod tests {
     #[test]
     fn ports_of_a_card_load_one_link() {
         let busy = |cards: [&str; 2]| {
-            let mut b = crate::topology::Builder::new("one card");
-            let link = Some(crate::topology::RawLink::new(5, 16));
-            b.add("s0", Kind::Socket, None, None, None);
-            b.add("rc0", Kind::RootComplex, Some("s0"), None, None);
-            b.add("sw0", Kind::Switch, Some("rc0"), link, None);
-            for (i, card) in cards.into_iter().enumerate() {
-                b.add(&format!("gpu{i}"), Kind::Gpu, Some("sw0"), link, None);
-                let nic = b.add(&format!("nic{i}"), Kind::Nic, Some("sw0"), link, None);
-                nic.card = Some(card.into());
-            }
-            let t = b.finish().unwrap();
+            let t = crate::topology::two_ports(cards.map(Some));
             let all = loads(&t, &"gpu0>nic0,gpu1>nic1".parse().unwrap()).unwrap();
             (all.len(), all[0].buffers, all[0].ms)
         };

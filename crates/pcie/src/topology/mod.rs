@@ -50,6 +50,8 @@ pub use lspci::from_lspci;
 pub use model::{
     Builder, Distance, Interconnect, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology,
 };
+#[cfg(test)]
+pub(crate) use nics::two_ports;
 pub use nics::{NIC_FAMILIES, NicFamily, nic_family};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
 pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};

@@ -155,11 +155,37 @@ impl Topology {
         self.nodes().map(|(n, _)| n).find(|&n| place(n) == place(node)).unwrap_or(node)
     }
 
+    /// A port of a card whose link is known to be another than that of the first port, which has to be the same.
+    pub(super) fn port_with_another_link(&self) -> Option<NodeId> {
+        let speed = |n: NodeId| self.node(n).link.map(|link| link.speed);
+        let differs = |n: NodeId| {
+            speed(n).zip(speed(self.link_of(n))).is_some_and(|(own, first)| own != first)
+        };
+        self.nodes().map(|(n, _)| n).find(|&n| differs(n))
+    }
+
     /// The nodes with this node's [`Topology::link_of`], this one among them.
     pub fn sharing_link(&self, node: NodeId) -> Vec<NodeId> {
         let link = self.link_of(node);
         self.nodes().map(|(n, _)| n).filter(|&n| self.link_of(n) == link).collect()
     }
+}
+
+/// Two ports below a switch, beside two GPUs; `cards` are the ports'.
+#[cfg(test)]
+pub(crate) fn two_ports(cards: [Option<&str>; 2]) -> Topology {
+    use super::{Builder, Kind, RawLink};
+    let mut b = Builder::new("two ports");
+    let link = Some(RawLink::new(5, 16));
+    b.add("s0", Kind::Socket, None, None, None);
+    b.add("rc0", Kind::RootComplex, Some("s0"), None, None);
+    b.add("sw0", Kind::Switch, Some("rc0"), link, None);
+    for (i, card) in cards.into_iter().enumerate() {
+        b.add(&format!("gpu{i}"), Kind::Gpu, Some("sw0"), link, None);
+        let node = b.add(&format!("nic{i}"), Kind::Nic, Some("sw0"), link, None);
+        node.card = card.map(str::to_owned);
+    }
+    b.finish().unwrap()
 }
 
 #[cfg(test)]

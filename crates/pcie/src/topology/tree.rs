@@ -225,9 +225,9 @@ impl<'a> Tree<'a> {
         (!ports.is_empty() && !ports.contains(&None)).then_some(false)
     }
 
-    /// The topology of the GPUs and NICs, which are called GPU0, NIC0 and so on by address. Each NUMA node is a socket; a machine whose capture
-    /// shows none has one, `s?`. `socket_gb_per_s` is the bandwidth of peer traffic between two
-    /// CPU packages, which no capture shows.
+    /// The topology of the GPUs and NICs, which are called GPU0, NIC0 and so on by address. Each NUMA node is a socket; a
+    /// machine whose capture shows none has one, `s?`. `socket_gb_per_s` is the bandwidth of peer traffic between two CPU
+    /// packages, GB/s, which no capture shows.
     pub fn topology(&self, name: &str, socket_gb_per_s: f64) -> Result<Topology, TopologyError> {
         let mut b = Builder::new(name);
         let mut done = BTreeSet::new();

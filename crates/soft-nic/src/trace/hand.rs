@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{Kind, Tracer};
+use super::{Kind, Tracer, is_of_send};
 
 /// Of the next thread that asks for one.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
@@ -46,14 +46,15 @@ impl Hand {
         self.thread.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// The time of the step's next event, which `what` is the last word of but for its lap.
+    /// The time of the step's next event, which `what` is the last word of but for its lap, and `a` the first behind its
+    /// time.
     ///
     /// A CQE at once behind the completion that it tells of has its time: what lies between is the writing of 64 bytes,
-    /// and a look at the clock takes as long.
+    /// and a look at the clock takes as long. A receive's may have the same number.
     #[inline]
-    pub(super) fn time(&self, kind: Kind, what: u64, now: impl FnOnce() -> u64) -> u64 {
+    pub(super) fn time(&self, kind: Kind, what: u64, a: u64, now: impl FnOnce() -> u64) -> u64 {
         let [told, at] = &self.told;
-        let is_told = told.load(Ordering::Relaxed) == what;
+        let is_told = told.load(Ordering::Relaxed) == what && is_of_send(a);
         let of_cqe = if kind == Kind::Done { what + TO_CQE } else { 0 };
         told.store(of_cqe, Ordering::Relaxed);
         if is_told {
@@ -88,9 +89,10 @@ impl Drop for Step<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DeviceTrace, EVENTS, STEPS, Tracing};
+    use super::super::{DeviceTrace, EVENTS, STEPS, Tracing, cqe};
     use super::*;
     use bellpush_mem::clock::monotonic_ns;
+    use bellpush_wire::cqe::CqeOpcode;
 
     fn traced() -> (std::sync::Arc<Tracing>, Tracer) {
         let tracing = Tracing::new(true, false).unwrap();
@@ -164,9 +166,15 @@ mod tests {
         mark(Kind::Cqe, 4);
         drop(step);
         [(Kind::Done, 5), (Kind::Cqe, 5)].into_iter().for_each(|(kind, wqe)| mark(kind, wqe));
+        // A receive's, of the number of a send that asked for none.
+        let step = tracer.step();
+        mark(Kind::Done, 6);
+        let received = cqe(0, CqeOpcode::RespSend as u8, 0, 0);
+        tracer.mark(Kind::Cqe, 7, 6, [received, 0]);
+        drop(step);
         let times: Vec<_> = read(&tracing).marks.iter().map(|mark| mark.ts_ns).collect();
         let same: Vec<_> = times.windows(2).map(|two| two[0] == two[1]).collect();
-        let others = [false; 9];
+        let others = [false; 11];
         assert_eq!((same[0], &same[1..]), (true, &others[..]), "{times:?}");
     }
 }

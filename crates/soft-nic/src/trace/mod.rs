@@ -26,6 +26,7 @@ pub use read::{DeviceTrace, Mark, QpCounts};
 
 use bellpush_mem::clock::{Pair, has_steady_ticks, monotonic_ns, ticks};
 use bellpush_mem::{HostMem, MemError};
+use bellpush_wire::cqe::CqeOpcode;
 use hand::Hand;
 use look::{Looked, Stale};
 
@@ -134,6 +135,12 @@ pub(crate) fn cqe(cq: u32, opcode: u8, syndrome: u8, vendor: u8) -> u64 {
         | u64::from(opcode) << 24
         | u64::from(syndrome) << 32
         | u64::from(vendor) << 40
+}
+
+/// Whether a CQE of this first word tells of a send WQE.
+fn is_of_send(a: u64) -> bool {
+    let opcode = (a >> 24) as u8;
+    opcode == CqeOpcode::Req as u8 || opcode == CqeOpcode::ReqErr as u8
 }
 
 /// Areas, each of which one device has that is opened.
@@ -311,7 +318,7 @@ impl Tracer {
             u64::from(number & 0xff_ffff) | u64::from(aux) << 24 | u64::from(kind as u8 + 1) << 56;
         if self.hand.is_callers() && !kind.is_definition() {
             let Some(nth) = self.next_of_step() else { return };
-            let at = self.hand.time(kind, what, || self.now());
+            let at = self.hand.time(kind, what, a, || self.now());
             return self.write(&STEPS, nth, what, [at, a, b]);
         }
         let ring = if kind.is_definition() { &DEFINED } else { &OTHERS };

@@ -1,5 +1,6 @@
 //! The traffic class of RoCE packets, and the priority that it gets.
 
+use super::env::nccl_number;
 use super::roce::{interfaces, list, named_by, pfc, ports, trusts_dscp};
 use crate::doctor::finding::{Finding, quoted};
 use crate::doctor::machine::Machine;
@@ -38,7 +39,12 @@ fn set(m: &Machine, device: &RdmaDevice, port: &Port) -> Vec<Set> {
     });
     let of_variable = |name: &str| {
         let (by, command) = (name.to_owned(), [format!("export {name}="), String::new()]);
-        Some(Set { class: m.var(name)?.parse().ok()?, by, command })
+        let value = m.var(name)?;
+        let class = match name.starts_with("NCCL_") {
+            true => nccl_number(value)?.try_into().ok()?,
+            false => value.parse().ok()?,
+        };
+        Some(Set { class, by, command })
     };
     cm.into_iter().chain(VARIABLES.into_iter().filter_map(of_variable)).collect()
 }

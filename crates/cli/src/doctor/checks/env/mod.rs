@@ -6,7 +6,7 @@ mod ucx;
 
 use std::collections::BTreeSet;
 
-pub use nccl::nccl;
+pub use nccl::{nccl, nccl_number};
 pub use nvshmem::nvshmem;
 pub use ucx::ucx;
 

@@ -11,7 +11,7 @@ use crate::doctor::read::short;
 
 /// A number as NCCL reads it (strtoll of base 0, its prefix): a word is 0, and what is too large NCCL's
 /// default.
-fn number(value: &str) -> Option<i64> {
+pub fn nccl_number(value: &str) -> Option<i64> {
     let text = value.trim_start();
     let (sign, digits) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -32,7 +32,7 @@ fn number(value: &str) -> Option<i64> {
 pub fn nccl(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
     let disable = m.var("NCCL_IB_DISABLE");
-    if let Some(value) = disable.filter(|v| number(v).is_some_and(|n| n != 0))
+    if let Some(value) = disable.filter(|v| nccl_number(v).is_some_and(|n| n != 0))
         && m.mlx5().next().is_some()
     {
         let found = format!("{}, and there are {}", set(m, "NCCL_IB_DISABLE", value), devices(m));
@@ -50,7 +50,7 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
     all.extend(interface(m));
     all.extend(gdr_level(m));
     let dmabuf = m.var("NCCL_DMABUF_ENABLE");
-    if let Some(value) = dmabuf.filter(|v| number(v) == Some(0))
+    if let Some(value) = dmabuf.filter(|v| nccl_number(v) == Some(0))
         && lacks_peermem(m)
         && m.mlx5().next().is_some()
         && m.nvidia.version.known().is_some()
@@ -63,7 +63,7 @@ pub fn nccl(m: &Machine) -> Vec<Finding> {
             .cost("NCCL goes through host memory");
         all.push(unset(m, finding, name));
     }
-    let index = m.var("NCCL_IB_GID_INDEX").and_then(number);
+    let index = m.var("NCCL_IB_GID_INDEX").and_then(nccl_number);
     gid_index(m, "NCCL_IB_GID_INDEX", index, list.as_ref(), &mut all);
     said(all, m, "NCCL_")
 }
@@ -177,7 +177,7 @@ fn level(value: &str) -> Option<u8> {
         "PHB" => Some(4),
         "SYS" => Some(u8::MAX),
         _ if value.starts_with(|c: char| c.is_ascii_digit()) => {
-            let old = usize::try_from(number(value)?).ok()?;
+            let old = usize::try_from(nccl_number(value)?).ok()?;
             Some([0, 1, 2, 4].get(old).copied().unwrap_or(u8::MAX))
         }
         _ => None,
@@ -235,7 +235,7 @@ mod tests {
             ("true", Some(0)),
             ("99999999999999999999", None),
         ] {
-            assert_eq!(number(text), value, "{text}");
+            assert_eq!(nccl_number(text), value, "{text}");
         }
         for (text, value) in [
             ("NVL", Some(0)),
