@@ -213,7 +213,8 @@ fn every_kind_of_kernel_writes_marks() {
         // A block may come to a message that another has had sent.
         let most = puts.len();
         assert!((most / blocks..=most).contains(&ends.len()), "{way:?}: {} of {most}", ends.len());
-        assert!(ends.iter().all(|(from, to)| from < to), "{way:?}: {ends:?}");
+        // A clock may count in steps of 10 ns: another block rings in the one in which this block is called.
+        assert!(ends.iter().all(|(from, to)| from <= to), "{way:?}: {ends:?}");
         assert_eq!(trace["otherData"]["kernels"][0]["blocks"].as_array().unwrap().len(), blocks);
     }
 }
