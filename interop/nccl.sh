@@ -6,7 +6,7 @@
 #
 # DIRs: a checkout of nccl-tests, or programs built with MPI=1 already; include and lib of NCCL (its wheel has them, and
 # may have the library as libnccl.so.2 alone); an MPI with mpiexec of the MPICH kind. PROGRAM is a word such as
-# all_reduce_perf, or a path; by default all of nccl-tests, from 8 B to 16 MiB. Settings are for this run.
+# all_reduce_perf, a path or a command; by default all of nccl-tests, from 8 B to 16 MiB. Settings are for this run.
 # MODE:
 #   pair     two processes, as on two hosts (the default); with GPUS=1 both on one GPU
 #   one      one process with two GPUs and one device, which talks to itself
@@ -31,6 +31,11 @@ log=${LOG:-target/nccl}
 mkdir -p "$log"
 log=$(realpath "$log")
 path=$mpi/lib:${NCCL_HOME:+$(realpath "$NCCL_HOME")/lib:}${LD_LIBRARY_PATH:-}
+
+# One of nccl-tests is called *_perf; another word is looked for as a shell does.
+if [[ ${#program[@]} -gt 0 && ${program[0]} != */* && ${program[0]} != *_perf ]]; then
+  program[0]=$(type -P "${program[0]}") || { echo "nccl.sh: no program ${program[0]}" >&2; exit 2; }
+fi
 
 # Where the programs are, or are built.
 tests=
