@@ -178,7 +178,9 @@ static void schedule(struct qp *qp, struct area *from, struct ibv_mr *src, struc
 	puts("schedule");
 }
 
-/* CREATE_MKEY of KSM mode over parts of regions; the key, or the status with 0. */
+/* CREATE_MKEY of KSM mode over parts of regions, of which the last of these is repeated; the key, or the status. */
+enum { MANY_PARTS = 2000 };
+
 struct parts {
 	unsigned n, actual, log;
 	uint64_t start, bytes;
@@ -188,7 +190,9 @@ struct parts {
 
 static struct mlx5dv_devx_obj *ksm(const struct parts *of, int atomic, size_t bytes, uint32_t *key, uint8_t *status)
 {
-	uint8_t in[0x110 + 64] = { 0 }, out[16] = { 0 }, *mkc = in + 0x10;
+	static uint8_t in[0x110 + 16 * MANY_PARTS];
+	uint8_t out[16] = { 0 }, *mkc = in + 0x10;
+	memset(in, 0, sizeof(in));
 	set(in, 0, 0, 16, 0x200);
 	set(in, 9, 0, 24, of->index);
 	set(in, 0x60, 0, 32, of->actual);
@@ -202,9 +206,9 @@ static struct mlx5dv_devx_obj *ksm(const struct parts *of, int atomic, size_t by
 	set(mkc, 0x18, 0, 64, of->bytes);
 	set(mkc, 0x34, 0, 32, of->n);
 	set(mkc, 0x3b, 3, 5, of->log);
-	for (unsigned i = 0; i < 4; i++) {
-		set(in + 0x110 + 16 * i, 4, 0, 32, of->part[i].key);
-		set(in + 0x110 + 16 * i, 8, 0, 64, of->part[i].at);
+	for (unsigned i = 0; i < MANY_PARTS; i++) {
+		set(in + 0x110 + 16 * i, 4, 0, 32, of->part[i < 3 ? i : 3].key);
+		set(in + 0x110 + 16 * i, 8, 0, 64, of->part[i < 3 ? i : 3].at);
 	}
 	struct mlx5dv_devx_obj *obj = mlx5dv_devx_obj_create(ctx, in, bytes, out, sizeof(out));
 	*key = get(out, 9, 0, 24) << 8 | 0x77;
@@ -236,6 +240,16 @@ static void parts(struct qp *qp, struct area *from, struct ibv_mr *src, struct a
 	post_write(qp, from->at + 32, src->lkey, (uint8_t *)at + 8, other, 16);
 	ring(qp);
 	MUST(wait_for(qp, 1) == 0 && !memcmp(to->at, from->at + 32, 16), "a WRITE with an offset");
+	/* As many as UCX makes of a region that it registers by several threads: the mailbox is longer than a page. */
+	struct parts many = { MANY_PARTS, MANY_PARTS, 12, 0, (uint64_t)MANY_PARTS * PAGE, 0, { { dst->lkey, at } } };
+	many.part[3].key = dst->lkey, many.part[3].at = at + PAGE;
+	uint32_t of_many;
+	struct mlx5dv_devx_obj *pages = ksm(&many, 0, 0x110 + 16 * MANY_PARTS, &of_many, &status);
+	MUST(pages, "CREATE_MKEY over 2000 parts: status %#x", status);
+	post_write(qp, from->at + 64, src->lkey, (uint8_t *)((MANY_PARTS - 1) * (uint64_t)PAGE + 8), of_many, 32);
+	ring(qp);
+	MUST(wait_for(qp, 1) == 0 && !memcmp(to->at + PAGE + 8, from->at + 64, 32), "a WRITE to the last of 2000");
+	MUST(!mlx5dv_devx_obj_destroy(pages), "DESTROY_MKEY of 2000 parts");
 	/* What is refused. */
 	struct parts bad = two;
 	bad.actual = 3;

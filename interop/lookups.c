@@ -1,8 +1,9 @@
 /* Functions that a program looks up by name: the driver's cuMemHostRegister, of a driver that is this program itself.
- * As the CUDA runtime does it: dlsym of cuGetProcAddress_v2, and by that everything else.
+ * As the CUDA runtime does it: dlsym of cuGetProcAddress_v2, and by that everything else. And libc's own, to be patched.
  */
 #include "preloaded.h"
 #include <dlfcn.h>
+#include <sys/syscall.h>
 
 enum { PORTABLE = 1, MAPPED = 2, IO_MEMORY = 4, NOT_FOUND = 500 };
 
@@ -87,8 +88,69 @@ static void others(void)
 	CHECK(dlclose(libc) == 0);
 }
 
+#ifdef __x86_64__
+/* Volatile: libc declares that its functions call nobody back. */
+static volatile unsigned mapped, unmapped, moved;
+
+static void *maps(void *at, size_t bytes, int rights, int flags, int fd, off_t offset)
+{
+	mapped++;
+	return (void *)syscall(SYS_mmap, at, bytes, rights, flags, fd, offset);
+}
+
+static int unmaps(void *at, size_t bytes)
+{
+	unmapped++;
+	return (int)syscall(SYS_munmap, at, bytes);
+}
+
+static void *moves(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at)
+{
+	moved++;
+	return (void *)syscall(SYS_mremap, at, bytes, new_bytes, flags, new_at);
+}
+
+/* libc's function jumps to another from now on. */
+static void patch(void *libc, const char *name, void *to)
+{
+	uint8_t *at = dlsym(libc, name), jump[13] = { 0x49, 0xbb, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe3 };
+	CHECK(at);
+	memcpy(jump + 2, &to, sizeof to); /* movabs $to, %r11; jmp *%r11 */
+	uint8_t *page = (uint8_t *)((uintptr_t)at & ~(uintptr_t)4095);
+	CHECK(mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC) == 0);
+	memcpy(at, jump, sizeof jump);
+	CHECK(mprotect(page, 8192, PROT_READ | PROT_EXEC) == 0);
+}
+
+/* Who patches libc's functions, as UCX does to learn what becomes of registered memory, hears of this program's calls. */
+static void patched(void)
+{
+	void *libc = dlopen("libc.so.6", RTLD_NOW);
+	CHECK(libc);
+	patch(libc, "mmap", (void *)maps);
+	patch(libc, "munmap", (void *)unmaps);
+	patch(libc, "mremap", (void *)moves);
+	int rights = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	mapped = unmapped = moved = 0;
+	void *at = mmap(NULL, 4096, rights, flags, -1, 0);
+	CHECK(at != MAP_FAILED && mapped == 1);
+	at = mmap64(at, 4096, rights, flags | MAP_FIXED, -1, 0);
+	CHECK(at != MAP_FAILED && mapped == 2);
+	at = mremap(at, 4096, 8192, MREMAP_MAYMOVE);
+	CHECK(at != MAP_FAILED && moved == 1);
+	CHECK(munmap(at, 8192) == 0 && unmapped == 1);
+}
+#else
+static void patched(void)
+{
+	puts("no jump for this processor");
+}
+#endif
+
 int main(int argc, char **argv)
 {
-	static const struct test_case cases[] = { { "driver", driver }, { "others", others } };
+	static const struct test_case cases[] = {
+		{ "driver", driver }, { "others", others }, { "patched", patched }
+	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -107,6 +107,13 @@ real! {
     setcanceltype as c"pthread_setcanceltype" in "C-unwind" (kind: c_int, old: *mut c_int) -> c_int;
     pthread_sigmask as c"pthread_sigmask" in "C" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
     sigprocmask as c"sigprocmask" in "C" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
+    mmap as c"mmap" in "C"
+        (at: *mut c_void, bytes: usize, rights: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    mmap64 as c"mmap64" in "C"
+        (at: *mut c_void, bytes: usize, rights: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    mremap as c"mremap" in "C"
+        (at: *mut c_void, bytes: usize, new_bytes: usize, flags: c_int, new_at: *mut c_void) -> *mut c_void;
+    munmap as c"munmap" in "C" (at: *mut c_void, bytes: usize) -> c_int;
     socket as c"socket" in "C" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     dlvsym as c"dlvsym" in "C" (library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }

@@ -118,13 +118,14 @@ pub fn wait_goes_on(asked_before: u32) -> bool {
     crate::watch::asked_so_far() != asked_before || !others.any(ends_it)
 }
 
-// After these, what is mapped at an address may be something else. They are system calls and nothing more, as libc's are.
+// After these, what is mapped at an address may be something else. Who patches libc's functions, as UCX does to learn
+// what becomes of memory that it has registered, hears of the program's calls: they end in libc's, not in the system.
 
 #[unsafe(no_mangle)]
 extern "C" fn munmap(at: *mut c_void, bytes: usize) -> c_int {
     trap::leaves(at as usize, bytes);
     // SAFETY: the program's own arguments.
-    unsafe { libc::syscall(libc::SYS_munmap, at, bytes) as c_int }
+    unsafe { real::munmap(at, bytes) }
 }
 
 #[unsafe(no_mangle)]
@@ -139,10 +140,8 @@ extern "C" fn mremap(
     if flags & libc::MREMAP_FIXED != 0 {
         trap::leaves(new_at as usize, new_bytes);
     }
-    // SAFETY: the program's own arguments; the system looks at the last one where the flags name it.
-    unsafe {
-        libc::syscall(libc::SYS_mremap, at, bytes, new_bytes, flags as isize, new_at) as *mut c_void
-    }
+    // SAFETY: the program's own arguments; the last one is looked at where the flags name it.
+    unsafe { real::mremap(at, bytes, new_bytes, flags, new_at) }
 }
 
 /// Declares hooks of `mmap` under its names, which are one where offsets have 64 bits.
@@ -160,11 +159,8 @@ macro_rules! hook_mmap {
             if flags & libc::MAP_FIXED != 0 {
                 trap::leaves(at as usize, bytes);
             }
-            let (rights, flags, fd) = (rights as isize, flags as isize, fd as isize);
             // SAFETY: the program's own arguments.
-            unsafe {
-                libc::syscall(libc::SYS_mmap, at, bytes, rights, flags, fd, offset) as *mut c_void
-            }
+            unsafe { real::$name(at, bytes, rights, flags, fd, offset) }
         }
     )*};
 }

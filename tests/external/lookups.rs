@@ -23,3 +23,8 @@ fn a_uar_is_registered_with_the_driver_as_the_memory_that_it_is() {
 fn all_else_is_found_as_without_the_object() {
     case("others");
 }
+
+#[test]
+fn who_patches_libcs_functions_hears_of_the_programs_calls() {
+    case("patched");
+}

@@ -38,8 +38,8 @@ pub use qp::DevxQp;
 pub use rmp::DevxRmp;
 pub use umem::{Umem, deregister as umem_dereg, register as umem_reg};
 
-/// Longest mailbox: the capabilities'.
-const MAX_MAILBOX: usize = 0x1010;
+/// Longest mailbox: as the kernel's, what an attribute's length can say. A key over parts has 16 bytes for each.
+const MAX_MAILBOX: usize = u16::MAX as usize;
 /// The one event queue: all completions come from one engine.
 const EQN: u32 = 0;
 
