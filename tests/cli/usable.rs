@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::diagnoses::{json, machine, on};
+use crate::doctor::findings_of;
 use crate::recorded::names;
 
 /// A GPU's number, and the name of the NIC that it should take.
@@ -70,6 +71,32 @@ fn a_star_is_of_what_can_be_used() {
             "{name}"
         );
     }
+}
+
+/// Under ARI a virtual function may have the number of another bus, which no bridge names.
+#[test]
+fn a_virtual_function_of_another_bus_is_of_its_card() {
+    let own = [
+        "pci 0000:00:03.1 buses=02-03",
+        "pci pci0000:00/0000:00:03.1/0000:03:00.2 class=0x020000 vendor=0x15b3 device=0x101e",
+        "pci 0000:03:00.2 numa_node=0 driver=mlx5_core physfn=0000:02:00.0 group=13:identity",
+        "rdma mlx5_2 at=0000:03:00.2",
+        "port mlx5_2:1 gid2=v2,::ffff:10.10.0.9",
+    ];
+    let names = |root: &Path| -> BTreeSet<String> {
+        let report = json(root);
+        let pairs = report["placement"].as_array().unwrap().iter();
+        pairs.map(|pair| pair["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let dir = machine("vf-spare", &own);
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_0", "GPU1 mlx5_1"]);
+    assert!(!names(dir.path()).contains("mlx5_2"), "{:?}", names(dir.path()));
+    let dir = machine("vf-spare", &[&own[..], &["drop sys/class/infiniband/mlx5_0"]].concat());
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_2", "GPU1 mlx5_1"]);
+    // One IOMMU group of one card is none of several.
+    let group = ["pci 0000:03:00.2 group=2:identity"];
+    let all = findings_of(machine("vf-spare", &[&own[..], &group].concat()).path()).unwrap();
+    assert!(!all.iter().any(|f| f[0] == "iommu-group" && f[1] == "note"), "{all:#?}");
 }
 
 /// What a container is not given is asked for nothing, and blames nobody.

@@ -244,9 +244,14 @@ impl Machine {
     }
 }
 
-/// Whether a virtual function is of the same card as another: both are below the same bridge.
+/// Whether a virtual function is of the same card as another. Where it does not name its physical one, both are below the
+/// same bridge.
 pub fn is_card(tree: &Tree<'_>, of: Address, nic: Address) -> bool {
-    of.domain == nic.domain && tree.chain(of) == tree.chain(nic)
+    let capture = tree.capture();
+    match capture.physical(of) == of {
+        true => of.domain == nic.domain && tree.chain(of) == tree.chain(nic),
+        false => capture.is_one_card(of, nic),
+    }
 }
 
 fn own_environment() -> BTreeMap<String, String> {
