@@ -117,6 +117,10 @@ fn numbers(list: &str, end: u8) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
+#[path = "dcb_live.rs"]
+mod live;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -131,11 +135,11 @@ mod tests {
                 pfc: Some(1 << 3 | 1 << 7),
                 queues: Some([1, 0, 2, 3, 4, 5, 6, 7]),
                 dscp: map(&[(0, 0), (24, 3), (26, 3), (63, 7)]),
+                odd_dscps: 2,
             },
         ] {
             assert_eq!(parsed(&text(&dcb)), Some(dcb.clone()), "{}", text(&dcb));
         }
-                odd_dscps: 2,
     }
 
     #[test]
@@ -152,11 +156,11 @@ mod tests {
             "dscp 3",
             "dscp 8 26",
             "dscp 3 64",
+            "odd-dscps -1",
             "ets 1",
         ] {
             assert_eq!(parsed(text), None, "{text}");
         }
-            "odd-dscps -1",
     }
 
     /// An attribute of netlink, of as many bytes as it says and filled up to a multiple of 4.
