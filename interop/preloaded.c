@@ -305,6 +305,8 @@ static void forks(void)
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
+		struct ibv_wc wc;
+		CHECK(ibv_poll_cq(p.cq[0], 1, &wc) == 0);
 		REFUSED(ibv_query_port(p.ctx, 1, &port), EIO);
 		CHECK(fstat(p.ctx->cmd_fd, &st) == 0 && S_ISCHR(st.st_mode));
 		NONE(ibv_reg_mr(p.pd, p.mem, PAGE, 0), EIO);

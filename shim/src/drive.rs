@@ -10,12 +10,12 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use bellpush_mem::PAGE_BYTES;
+use bellpush_mem::here::Here;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
 use crate::rings::{LINGER, Rings};
@@ -331,7 +331,10 @@ pub struct Drivers {
 impl Drivers {
     /// For so many devices, none of which is open.
     pub fn new(devices: usize) -> Self {
-        Self { here: Here::new(), all: (0..devices).map(|_| Mutex::default()).collect() }
+        Self {
+            here: Here::of_this_process(),
+            all: (0..devices).map(|_| Mutex::default()).collect(),
+        }
     }
 
     /// A device is open.
@@ -452,39 +455,6 @@ impl Drop for Undisturbed {
             pthread_setcancelstate(self.cancel, std::ptr::null_mut());
             *libc::__errno_location() = self.errno;
         }
-    }
-}
-
-/// Tells a process from its children, also from those that no handler of a fork has seen, without a system
-/// call: the page is empty in a child (`MADV_WIPEONFORK`, Linux 4.14).
-struct Here(AtomicPtr<AtomicU32>);
-
-impl Here {
-    /// Stays for as long as the process: what it belongs to does.
-    fn new() -> Self {
-        let (rights, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, of which nothing is used unless the system wipes it in children.
-        let page = unsafe {
-            let page = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, rights, kind, -1, 0);
-            let is_there = page != libc::MAP_FAILED;
-            match is_there && libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 {
-                true => page.cast::<AtomicU32>(),
-                false => std::ptr::null_mut(),
-            }
-        };
-        // SAFETY: null, or a page that stays.
-        if let Some(word) = unsafe { page.as_ref() } {
-            word.store(1, Ordering::Relaxed);
-        }
-        Self(AtomicPtr::new(page))
-    }
-
-    /// False also where the system has no such pages: nobody but the engine's thread steps then.
-    fn is_here(&self) -> bool {
-        // SAFETY: null, or a page that stays.
-        unsafe { self.0.load(Ordering::Relaxed).as_ref() }
-            .is_some_and(|word| word.load(Ordering::Relaxed) == 1)
     }
 }
 

@@ -11,23 +11,6 @@ use bellpush_wire::{Psn, Qpn};
 use super::*;
 
 #[test]
-fn a_child_that_no_handler_of_a_fork_saw_is_told_apart() {
-    let here = Here::new();
-    assert!(here.is_here());
-    let mut status = 0;
-    // SAFETY: the child looks at a word and ends.
-    unsafe {
-        let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
-        if child == 0 {
-            libc::_exit(here.is_here().into());
-        }
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-    }
-    assert_eq!(status, 0);
-    assert!(here.is_here());
-}
-
-#[test]
 fn an_engine_that_is_left_to_its_thread_has_no_step_of_a_poll() {
     let (_nic, engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
     let driver = Driver::new(engines[0].helper());

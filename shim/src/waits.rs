@@ -80,3 +80,40 @@ pub fn after(found: bool, armed: bool) {
     let kind = if found { Kind::WaitEnds } else { Kind::WaitBegins };
     tracer.mark(kind, THREAD.get().1, 0, [armed.into(), 0]);
 }
+
+#[cfg(test)]
+mod tests {
+    use bellpush_soft_nic::SoftConfig;
+
+    use super::*;
+
+    /// What the child of a fork does with what it inherited is not its parent's doing.
+    #[test]
+    fn a_child_writes_nothing_into_its_parents_trace() {
+        let tracing = Tracing::new(true, true).unwrap();
+        let config = SoftConfig { trace: Some((tracing.clone(), 0)), ..SoftConfig::default() };
+        let (nic, _engines) = SoftNic::manual(&config).unwrap();
+        let tracer = nic.tracer().unwrap();
+        let begin = |thread: u32| tracer.mark(Kind::WaitBegins, thread, 0, [0; 2]);
+        let counted = |qp: u32| tracer.mark(Kind::Timeout, qp, 0, [0; 2]);
+        begin(1);
+        counted(0x11);
+        let mut status = 0;
+        // SAFETY: the child stores to memory, without a lock, and ends.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
+            if child == 0 {
+                begin(2);
+                counted(0x11);
+                libc::_exit(0);
+            }
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        }
+        assert_eq!(status, 0);
+        begin(3);
+        let device = tracing.devices(true).pop().unwrap();
+        let numbers: Vec<_> = device.marks.iter().map(|mark| mark.number).collect();
+        assert_eq!(numbers, [1, 0x11, 3]);
+        assert_eq!(device.qps.iter().map(|qp| qp.of(Kind::Timeout)).collect::<Vec<_>>(), [1]);
+    }
+}

@@ -317,11 +317,36 @@ fn what_a_model_says_is_compared_row_by_row() {
     let output = compare(&[&asked("e", 1, json!(1)), &asked("f", 2, json!(1.0))]);
     let told = text(&output);
     assert!(output.status.success() && told.contains(" 0 the same, 1 unknown"), "{told}");
-    assert!(told.contains("or worse: seed 1, in_flight 8, set []; seed 2, "), "{told}");
+    assert!(told.contains("or worse: seed 1, in_flight 8; seed 2, "), "{told}");
     let output = compare(&[&scaled_of("g", 1, 5.0), &scaled_of("h", 2, 6.0), "--fail-above", "5"]);
     let told = text(&output);
     assert!(output.status.code() == Some(2) && told.contains("no row can be judged: "), "{told}");
     assert!(told.contains("\n0 better, 0 worse"), "{told}");
+}
+
+/// A question that is put in other words is the same.
+#[test]
+fn a_model_that_was_asked_the_same_is_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    let sim = |name: &str, args: &str| {
+        let file = dir.path().join(name).display().to_string();
+        let mut sim = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        sim.args("sim --topology two-sockets --path pull --sizes 4KiB".split(' '));
+        let output = sim.args(args.split(' ')).args(["--json", &file]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        file
+    };
+    let sets = "--set nic_tags=8 --set mrrs=512 --set gen=4";
+    let other = "--set gen=4.0 --set mrrs=512 --set nic_tags=8 --seed 1 --gpu gpu0 --nic nic0";
+    let told = text(&compare(&[&sim("one", sets), &sim("other", other)]));
+    assert!(told.contains("exact") && told.contains("0 unknown"), "{told}");
+    assert!(!told.contains("otherwise") && !told.contains(" 0 the same"), "{told}");
+    let meta = |name: &str| -> Value {
+        let json: Value =
+            serde_json::from_slice(&std::fs::read(dir.path().join(name)).unwrap()).unwrap();
+        json["meta"].clone()
+    };
+    assert_eq!((&meta("one")["gpu"], &meta("one")["nic"]), (&json!("gpu0"), &json!("nic0")));
 }
 
 /// Numbers and names that no machine gives: results come from others.

@@ -47,6 +47,23 @@ fn an_answer_of_rtnetlink_is_looked_at() {
     assert!(is == "fine" && found.contains("priorities 3, ECN of 3, trust dscp"), "{found}");
 }
 
+/// Entries that are none are told of, and no finding hangs on them.
+#[test]
+fn odd_entries_of_a_map_change_no_finding() {
+    for lines in ["dcbx 9|pfc 3|dscp 3 24,26", "pfc 3|dscp none", "pfc none|dscp 3 26"] {
+        for check in ["roce-flow", "roce-class"] {
+            let all = |more: &str| said(check, "roce-dcb", &[&answer(&format!("{lines}{more}"))]);
+            let (odd, rest): (Vec<_>, Vec<_>) =
+                all("|odd-dscps 2").into_iter().partition(|[_, found]| found.contains("left out"));
+            assert_eq!(rest, all(""), "{lines}");
+            let told = "mlx5_0:1 (ens1np0): entries of the map of DSCPs that are left out, with a \
+                        DSCP above 63 or a priority above 7: 2";
+            let told = [["note".to_owned(), told.to_owned()]];
+            assert_eq!(odd, if check == "roce-flow" { &told[..] } else { &[] }, "{lines}");
+        }
+    }
+}
+
 #[test]
 fn the_priority_of_a_traffic_class_has_pfc() {
     let all = said("roce-class", "roce-dcb", &[]);

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::diagnoses::{json, machine, on};
+use crate::doctor::findings_of;
 use crate::recorded::names;
 
 /// A GPU's number, and the name of the NIC that it should take.
@@ -70,6 +71,81 @@ fn a_star_is_of_what_can_be_used() {
             "{name}"
         );
     }
+}
+
+/// Under ARI a virtual function may have the number of another bus, which no bridge names.
+#[test]
+fn a_virtual_function_of_another_bus_is_of_its_card() {
+    let own = [
+        "pci 0000:00:03.1 buses=02-03",
+        "pci pci0000:00/0000:00:03.1/0000:03:00.2 class=0x020000 vendor=0x15b3 device=0x101e",
+        "pci 0000:03:00.2 numa_node=0 driver=mlx5_core physfn=0000:02:00.0 group=13:identity",
+        "rdma mlx5_2 at=0000:03:00.2",
+        "port mlx5_2:1 gid2=v2,::ffff:10.10.0.9",
+    ];
+    let names = |root: &Path| -> BTreeSet<String> {
+        let report = json(root);
+        let pairs = report["placement"].as_array().unwrap().iter();
+        pairs.map(|pair| pair["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let dir = machine("vf-spare", &own);
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_0", "GPU1 mlx5_1"]);
+    assert!(!names(dir.path()).contains("mlx5_2"), "{:?}", names(dir.path()));
+    let dir = machine("vf-spare", &[&own[..], &["drop sys/class/infiniband/mlx5_0"]].concat());
+    assert_eq!(stars(dir.path()), ["GPU0 mlx5_2", "GPU1 mlx5_1"]);
+    // One IOMMU group of one card is none of several.
+    let group = ["pci 0000:03:00.2 group=2:identity"];
+    let all = findings_of(machine("vf-spare", &[&own[..], &group].concat()).path()).unwrap();
+    assert!(!all.iter().any(|f| f[0] == "iommu-group" && f[1] == "note"), "{all:#?}");
+}
+
+/// A card without an RDMA device is no GPU's NIC. That it is nearer than the NIC is told where its driver makes devices.
+#[test]
+fn a_gpus_nic_has_an_rdma_device() {
+    let said = |name: &str, more: &[&str]| -> Vec<String> {
+        let all = findings_of(machine(name, more).path()).unwrap().into_iter();
+        let own = all.filter(|f| f[0] == "nic-of-gpu");
+        own.map(|[_, severity, subject, found]| format!("{severity} {subject}: {found}")).collect()
+    };
+    const ETHERNET: &str = "class=0x020000 vendor=0x8086 device=0x1572 driver=i40e";
+    let plain = ["0000:18:00.0", "0000:9a:00.0"].map(|at| format!("pci {at} {ETHERNET}"));
+    let without = "drop sys/class/infiniband/mlx5_1";
+    // Devices of software: on the interface of a ConnectX, and beside plain Ethernet.
+    for (name, more) in [("siw", &[][..]), ("siw", &[&*plain[0]]), ("rxe", &[&plain[0], &plain[1]])]
+    {
+        assert!(said(name, more).is_empty(), "{name} {more:?}: {:?}", said(name, more));
+    }
+    let first = "fine GPU0 mlx5_0: PIX".to_owned();
+    let far = "warning GPU1 0000:9b:00.0: mlx5_0, SYS".to_owned();
+    let bare = "warning GPU1 0000:9b:00.0: 0000:9a:00.0, PIX, has no RDMA device".to_owned();
+    for (more, last) in [
+        (&[without][..], &bare),
+        (&[without, &plain[1]], &far),
+        // For a virtual machine.
+        (&[without, "pci 0000:9a:00.0 driver=vfio-pci"], &far),
+        // One that does not answer has no device for that reason.
+        (&[without, "pci 0000:9a:00.0 dead=1"], &far),
+    ] {
+        assert_eq!(said("ib-switches", more), [&first, last].map(Clone::clone), "{more:?}");
+    }
+    // Of two that are as near, the one that has a device.
+    let switch = "pci0000:97/0000:97:01.0/0000:98:00.0";
+    let beside = [
+        "pci 0000:97:01.0 buses=98-9c".to_owned(),
+        "pci 0000:98:00.0 buses=99-9c".to_owned(),
+        format!("pci {switch}/0000:99:08.0 class=0x060400 vendor=0x1000 port=down buses=9c-9c"),
+        format!("pci {switch}/0000:99:08.0/0000:9c:00.0 class=0x020700 vendor=0x15b3"),
+        "pci 0000:9c:00.0 device=0x1021 driver=mlx5_core numa_node=1".to_owned(),
+        "rdma mlx5_1 at=0000:9c:00.0".to_owned(),
+    ];
+    let beside: Vec<&str> = beside.iter().map(String::as_str).collect();
+    assert_eq!(said("ib-switches", &beside), [first, "fine GPU1 mlx5_1: PIX".to_owned()]);
+    // A device whose function is not shown may be the card's.
+    let hidden = said("ib-switches", &["drop sys/class/infiniband/mlx5_1/device"]);
+    assert_eq!(hidden, ["unseen : PCI functions of mlx5_1"]);
+    // So may one of which nothing shows that it is of software.
+    let hidden = said("siw", &["drop sys/class/infiniband/siw0/node_type"]);
+    assert_eq!(hidden, ["unseen : whether these are of cards or of software: siw0"]);
 }
 
 /// What a container is not given is asked for nothing, and blames nobody.

@@ -15,7 +15,7 @@ use crate::preloaded::{
 };
 
 /// Programs of `interop/`, compiled.
-static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("preloaded"));
+pub static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("preloaded"));
 static CAPABILITIES: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("capabilities"));
 
 #[track_caller]

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use crate::preloaded::{LISTEN, OBJECT, Running, alone, bellpush, free_port, there, wait_for};
+use crate::shim::PROGRAM;
 
 /// `bellpush trace OPTIONS -o FILE -- COMMAND`.
 fn trace(file: &Path, command: &[&str]) -> Running {
@@ -101,6 +102,29 @@ fn a_run_that_is_killed_says_what_it_waited_for() {
         "{text}"
     );
     assert!(text.contains("RNR: the peer's receive queue is empty: WQE 100 (SEND, 2 B)"), "{text}");
+}
+
+/// The child of a fork polls a CQ of its parent's, in vain, and then opens a device of its own.
+#[test]
+fn a_childs_polls_are_not_its_parents() {
+    let Some(program) = &*PROGRAM else { return };
+    let _alone = alone();
+    LazyLock::force(&OBJECT);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("forks.json");
+    let mut run = Command::new(bellpush());
+    run.args(["trace", "-o"]).arg(&file).arg("--").arg(program).arg("forks");
+    let ended = Running::spawn(&mut run).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let text = explained(&file);
+    let devices: Vec<&str> = text.lines().filter(|line| line.contains(", mlx5_0 (")).collect();
+    assert_eq!(devices.len(), 2, "the parent's and the child's: {text}");
+    for line in devices {
+        let pid = line.split(',').next().unwrap().rsplit(' ').next().unwrap();
+        let threads = line.split("; thread ").skip(1).map(|rest| rest.split(' ').next().unwrap());
+        let others: Vec<&str> = threads.filter(|thread| *thread != pid).collect();
+        assert!(others.is_empty(), "main threads alone poll: {text}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `bellpush sim`: predictions of the PCIe model over topology, path and size.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
@@ -220,14 +221,16 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if args.derivatives {
         let rows = derivatives(&params, &H200_CURVES)?;
         let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
-        return emit(args, out, "sim --derivatives", rows);
+        return emit(args, out, "sim --derivatives", rows, Ends::default());
     }
     if args.leave_one_out {
-        return emit(args, out, "sim --validate --leave-one-out", sim_rows::left_out(&params)?);
+        let rows = sim_rows::left_out(&params)?;
+        return emit(args, out, "sim --validate --leave-one-out", rows, Ends::default());
     }
     if args.validate {
         let rows = sim_rows::all(&params)?;
-        emit(args, out, "sim --validate", rows.iter().map(sim_rows::Row::json).collect())?;
+        let results = rows.iter().map(sim_rows::Row::json).collect();
+        emit(args, out, "sim --validate", results, Ends::default())?;
         if args.json.is_none() && args.csv.is_none() {
             write!(out, "{}{}{}", totals(&rows), intervals(&rows), signs(&rows))?;
         }
@@ -283,6 +286,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
     let mut known = Known::default();
+    let mut ends = Ends::default();
     for topology in topologies {
         let params = params_of(&args.parameters(), &topology)?;
         if !args.flows.is_empty() {
@@ -306,6 +310,9 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
+        for (all, end) in ends.iter_mut().zip([gpu, nic]) {
+            all.insert(topology.node(end).id.clone());
+        }
         let spec =
             TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed() };
         let asked = (&paths[..], &sizes[..], in_flight);
@@ -400,7 +407,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         () if args.sensitivity => "sim --sensitivity",
         _ => "sim",
     };
-    emit(args, out, command, results)?;
+    emit(args, out, command, results, ends)?;
     if args.sensitivity && args.json.is_none() && args.csv.is_none() {
         writeln!(out, "{total}")?;
     }
@@ -488,7 +495,16 @@ fn layout(spec: TestBedSpec<'_>) -> &'static str {
     if in_host { LAYOUT_IN_HOST } else { LAYOUT }
 }
 
-fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>) -> Result<()> {
+/// GPUs and NICs that operations were simulated between.
+type Ends = [BTreeSet<String>; 2];
+
+fn emit(
+    args: &SimArgs,
+    out: &mut dyn Write,
+    command: &str,
+    results: Vec<Value>,
+    ends: Ends,
+) -> Result<()> {
     let mut printed = false;
     let mut put = |path: &PathBuf, text: &str| -> Result<()> {
         printed = true;
@@ -498,9 +514,12 @@ fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>)
         put(path, &to_csv(&results))?;
     }
     if let Some(path) = &args.json {
+        // Of several topologies each may have another.
+        let [gpu, nic] = ends.map(|all| all.into_iter().reduce(|_, _| String::new()));
+        let [gpu, nic] = [gpu, nic].map(|id| id.filter(|id| !id.is_empty()));
         let meta = json!({
             "command": command, "seed": args.seed(), "set": args.set, "source": "model",
-            "in_flight": args.in_flight(), "gpu": args.gpu, "nic": args.nic, "message": args.message,
+            "in_flight": args.in_flight(), "gpu": gpu, "nic": nic, "message": args.message,
         });
         let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
         put(path, &(text + "\n"))?;

@@ -57,6 +57,8 @@ pub struct Dcb {
     pub queues: Option<[u8; 8]>,
     /// Priorities by DSCP. The kernel's mlx5 trusts DSCP while there is one, and else the priority of a VLAN's tag.
     pub dscp: Option<BTreeMap<u8, u8>>,
+    /// Entries that `dscp` is without: of a DSCP above 63, or a priority above 7.
+    pub odd_dscps: usize,
 }
 
 /// What an interface's driver says of priorities.
@@ -88,11 +90,13 @@ fn parsed(message: &[u8]) -> Option<Dcb> {
     let top = attributes(message.get(MESSAGE..)?)?;
     let ieee = attributes(find(&top, IEEE_NEST)?)?;
     let flags = |of: &[u8]| of.get(1).copied();
+    let (dscp, odd_dscps) = optional(find(&ieee, APP_TABLE), dscps)?.unzip();
     Some(Dcb {
         dcbx: optional(find(&top, DCBX), |it| it.first().copied())?,
         pfc: optional(find(&ieee, PFC), flags)?,
         queues: optional(find(&ieee, ETS), queues)?,
-        dscp: optional(find(&ieee, APP_TABLE), dscps)?,
+        dscp,
+        odd_dscps: odd_dscps.unwrap_or(0),
     })
 }
 
@@ -102,10 +106,10 @@ fn queues(ets: &[u8]) -> Option<[u8; 8]> {
     queues.iter().all(|queue| *queue < 8).then_some(queues)
 }
 
-/// Of a table of `struct dcb_app` the entries of DSCPs. Of several for one the highest priority counts, as it does
-/// where the kernel looks one up.
-fn dscps(table: &[u8]) -> Option<BTreeMap<u8, u8>> {
-    let mut all = BTreeMap::new();
+/// Of a table of `struct dcb_app` the entries of DSCPs, and how many of them say what is none. Of several for one DSCP
+/// the highest priority counts, as it does where the kernel looks one up.
+fn dscps(table: &[u8]) -> Option<(BTreeMap<u8, u8>, usize)> {
+    let (mut all, mut odd) = (BTreeMap::new(), 0);
     for (_, app) in attributes(table)?.into_iter().filter(|(kind, _)| *kind == APP) {
         let [selector, priority, low, high] = *app.first_chunk()?;
         let dscp = u16::from_ne_bytes([low, high]);
@@ -113,12 +117,13 @@ fn dscps(table: &[u8]) -> Option<BTreeMap<u8, u8>> {
             continue;
         }
         if dscp >= DSCPS || priority >= 8 {
-            return None;
+            odd += 1;
+            continue;
         }
         let kept = all.entry(dscp as u8).or_insert(priority);
         *kept = priority.max(*kept);
     }
-    Some(all)
+    Some((all, odd))
 }
 
 /// The priorities of a CEE configuration, none of them where PFC is off.

@@ -44,11 +44,35 @@ fn an_answer_says_pfc_queues_and_dscps() {
     let dcb = answer(&usual()).unwrap();
     let dscp = BTreeMap::from([(0, 0), (26, 3)]);
     let queues = Some([1, 0, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(dcb, Dcb { dcbx: Some(9), pfc: Some(8), queues, dscp: Some(dscp) });
+    let all = Dcb { dcbx: Some(9), pfc: Some(8), queues, dscp: Some(dscp), odd_dscps: 0 };
+    assert_eq!(dcb, all);
     // What a driver does not tell is not known, an empty table is.
     let bare = answered(IEEE, &[attribute(IEEE_NEST, &attribute(APP_TABLE, &[]))]);
     let none = Dcb { dscp: Some(BTreeMap::new()), ..Dcb::default() };
     assert_eq!(answer(&bare).unwrap(), none);
+}
+
+/// An entry that is none takes nothing from the others, and is counted.
+#[test]
+fn an_odd_entry_is_left_out() {
+    let table = |entries: &[Vec<u8>]| {
+        let table = attribute(APP_TABLE, &entries.concat());
+        let ieee = [attribute(PFC, &pfc(1 << 3)), table].concat();
+        answer(&answered(IEEE, &[attribute(IEEE_NEST, &ieee)])).unwrap()
+    };
+    let (right, dscp) = (app(DSCP, 26, 3), BTreeMap::from([(26, 3)]));
+    let wanted = |odd_dscps| Dcb { odd_dscps, dscp: Some(dscp.clone()), ..table(&[]) };
+    // A DSCP of 7 bits, one that is another's in its lower byte, a priority of 4 bits.
+    let odd =
+        [app(DSCP, 64, 0), app(DSCP, 0x100 | 26, 7), app(DSCP, 26, 8), app(DSCP, 0xffff, 255)];
+    for one in &odd {
+        assert_eq!(table(&[one.clone(), right.clone()]), wanted(1));
+        assert_eq!(table(&[right.clone(), one.clone()]), wanted(1));
+    }
+    assert_eq!(table(&[&odd[..], &[right]].concat()), wanted(4));
+    // Entries of other selectors are not looked at.
+    assert_eq!(table(&[app(1, 0x8915, 9)]), table(&[]));
+    assert_eq!(table(&odd).dscp, Some(BTreeMap::new()));
 }
 
 #[test]
@@ -60,8 +84,6 @@ fn an_answer_that_is_none_is_refused() {
     still[MESSAGE..MESSAGE + 2].copy_from_slice(&0_u16.to_ne_bytes());
     for (what, bytes) in [
         ("without the nest", answered(IEEE, &[attribute(DCBX, &[1])])),
-        ("a DSCP of 7 bits", nested(attribute(APP_TABLE, &app(DSCP, 64, 0)))),
-        ("a priority of 4 bits", nested(attribute(APP_TABLE, &app(DSCP, 0, 8)))),
         ("half an entry", nested(attribute(APP_TABLE, &attribute(APP, &[DSCP, 0])))),
         ("half a PFC", nested(attribute(PFC, &[8]))),
         ("half an ETS", nested(attribute(ETS, &ets([0; 8])[..PRIO_TC + 7]))),

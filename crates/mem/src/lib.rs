@@ -15,6 +15,8 @@ pub mod dcb;
 mod dma;
 pub mod ethtool;
 pub mod guarded;
+#[doc(hidden)]
+pub mod here;
 pub mod hidden;
 mod hooked;
 mod host;

@@ -1,5 +1,6 @@
 //! `bellpush compare`: two saved results, row by row.
 
+mod asked;
 mod plot;
 mod rows;
 mod table;
@@ -14,6 +15,7 @@ use bellpush_cli::report::human::printable;
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::asked::Asked;
 use self::rows::{Better, Key, Sample, Side, common};
 use crate::cli::CliError;
 use crate::values;
@@ -25,8 +27,6 @@ const WORSE: u8 = 1;
 const LEAST_ORDERS: u64 = 20;
 /// Most runs of a row that are believed.
 const MOST_RUNS: u64 = 1000;
-/// What a model is asked beside its rows.
-const ASKED: [&str; 6] = ["seed", "in_flight", "set", "gpu", "nic", "message"];
 /// The columns of `--csv`.
 const COLUMNS: [&str; 8] = ["row", "measure", "before", "after", "ratio", "low", "high", "verdict"];
 
@@ -105,7 +105,8 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, CliError> {
             ),
             false => CliError::new(
                 "--fail-above: no row can be judged: the model was asked otherwise",
-                "give results of the same seed, operations in flight, GPU, NIC and --set",
+                "give results of the same seed, or of three seeds on each side, and of the same \
+                 operations in flight, GPU, NIC and --set",
             ),
         });
     }
@@ -138,8 +139,8 @@ struct Read {
     exact: bool,
     /// Whether its results are of several machines.
     mixed: bool,
-    /// How a model was asked for its values, of each result that is one's.
-    asked: BTreeSet<String>,
+    /// How a model was asked for its values, of the results that are one's.
+    asked: Asked,
     /// Whether kernels ran on CPU threads.
     on_host: bool,
     rows: Side,
@@ -157,7 +158,7 @@ fn read(paths: &[PathBuf]) -> Result<Read, CliError> {
 impl Read {
     fn new() -> Self {
         let (command, machine, rows) = (String::new(), String::new(), Side::default());
-        let (names, asked) = (Vec::new(), BTreeSet::new());
+        let (names, asked) = (Vec::new(), Asked::default());
         Self { names, command, machine, exact: true, mixed: false, asked, on_host: false, rows }
     }
 
@@ -183,9 +184,7 @@ impl Read {
         self.command = command;
         self.exact &= meta["source"] == "model";
         if meta["source"] == "model" {
-            let said = ASKED.iter().filter(|name| !meta[**name].is_null());
-            let said: Vec<String> = said.map(|name| format!("{name} {}", meta[*name])).collect();
-            self.asked.insert(printable(&said.join(", ")));
+            self.asked.add(meta, &results);
         }
         self.on_host |= meta["executor"] == "host";
         let machine = ["executor", "driver"]
@@ -352,7 +351,7 @@ impl Comparison {
         let noise =
             noises.get((noises.len() * 9 / 10).min(noises.len().saturating_sub(1))).copied();
         let exact = before.exact && after.exact && noise.is_none();
-        let is_asked_alike = before.asked == after.asked;
+        let is_asked_alike = before.asked.is_like(&after.asked);
         let mut rows = Vec::new();
         for key in &before.rows.order {
             let (a, better) = &before.rows.samples[key];
@@ -380,14 +379,10 @@ impl Comparison {
             );
         }
         if !is_asked_alike {
-            let said = |side: &Read| match side.asked.is_empty() {
-                true => "no model".to_owned(),
-                false => side.asked.iter().cloned().collect::<Vec<_>>().join(" and "),
-            };
             notes.push(format!(
                 "the model was asked otherwise, so that no value is better or worse: {}; {}",
-                said(&before),
-                said(&after)
+                before.asked.text(),
+                after.asked.text()
             ));
         }
         for (name, own, other) in

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bellpush_cli::report::human::printable;
 use serde_json::{Map, Value};
 
+use super::asked;
+
 /// Which of two values is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
@@ -287,6 +289,7 @@ fn about(row: &Map<String, Value>) -> Vec<(String, String)> {
         !(is_outcome || value.is_null() || value.is_f64() && whole(name, value).is_none())
     });
     let text = |name: &str, value: &Value| match (value.as_str(), whole(name, value)) {
+        (Some(text), _) if name == "topology" => asked::topology(text),
         (Some(text), _) => text.to_owned(),
         (_, Some(number)) => number.to_string(),
         _ => value.to_string(),

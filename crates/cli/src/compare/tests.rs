@@ -7,7 +7,7 @@ fn side(rows: Value) -> Read {
     own.add(&rows, 5).unwrap();
     let (command, machine) = ("bench".into(), "m".into());
     let names = vec!["one.json".to_owned()];
-    let (asked, on_host) = (BTreeSet::new(), false);
+    let (asked, on_host) = (Asked::default(), false);
     Read { names, command, machine, exact: false, mixed: false, asked, on_host, rows: own }
 }
 
@@ -358,4 +358,94 @@ fn a_model_that_was_asked_otherwise_is_not_judged() {
     }
     let [text, ..] = told(&of(own.clone(), 10.0), &of(own, 12.0)).unwrap();
     assert!(text.contains("1 worse"), "{text}");
+}
+
+/// The meta data of a model that was asked, one field of it otherwise, and a row of a topology.
+fn asked(field: &str, value: Value, topology: &str, ns: f64) -> String {
+    let mut meta = json!({ "command": "sim", "source": "model", "seed": 1, "in_flight": 8,
+        "set": [], "gpu": null, "nic": null, "message": null });
+    meta[field] = value;
+    let row = json!({ "topology": topology, "path": "pull", "bytes": 8, "completed_ns": ns });
+    json!({ "meta": meta, "results": [row] }).to_string()
+}
+
+/// What is written otherwise and says the same is no other question.
+#[test]
+fn a_question_is_the_same_in_any_form() {
+    let set = |all: &[&str]| json!(all);
+    for (field, one, other) in [
+        ("set", set(&["nic_tags=8", "acs=on"]), set(&["acs=on", "nic_tags=8"])),
+        ("set", set(&["nic_tags=8"]), set(&["nic_tags=8.0"])),
+        ("set", set(&["nic_tags=8"]), json!("nic_tags=8")),
+        ("set", set(&[]), json!(null)),
+        ("seed", json!(1), json!(1.0)),
+        ("seed", json!(u64::MAX), json!(u64::MAX.to_string())),
+        ("seed", json!([3, 1, 2]), json!([1, 2, 3])),
+        ("in_flight", json!(8), json!("8")),
+        ("message", json!("4KiB"), json!("4096")),
+        // The first where none is named.
+        ("gpu", json!(null), json!("gpu0")),
+        ("nic", json!(null), json!("nic0")),
+    ] {
+        let of = |value: &Value, ns| asked(field, value.clone(), "two-sockets with acs=on", ns);
+        for (before, after) in [(&one, &other), (&other, &one)] {
+            let [text, ..] = told(&of(before, 10.0), &of(after, 12.0)).unwrap();
+            assert!(text.contains("1 worse") && !text.contains("otherwise"), "{field}: {text}");
+        }
+    }
+    for (field, one, other) in [
+        ("set", set(&["nic_tags=8", "acs=on"]), set(&["nic_tags=8"])),
+        ("set", set(&["nic_tags=8"]), set(&["nic_tags=80"])),
+        ("seed", json!(u64::MAX), json!(u64::MAX - 1)),
+        ("seed", json!([1, 2]), json!([1, 3])),
+        ("message", json!("4KiB"), json!("4MiB")),
+        ("gpu", json!(null), json!("gpu1")),
+    ] {
+        let of = |value: Value| asked(field, value, "two-sockets", 10.0);
+        let [text, ..] = told(&of(one), &of(other)).unwrap();
+        assert!(text.contains("1 unknown") && text.contains("otherwise"), "{field}: {text}");
+    }
+    // Of a topology that is not built in the first is not known.
+    let of = |value: Value| asked("gpu", value, "my own", 10.0);
+    let [text, ..] = told(&of(json!(null)), &of(json!("gpu0"))).unwrap();
+    assert!(text.contains("otherwise"), "{text}");
+    // Names of rows say what was set as well.
+    let of = |topology: &str, ns| asked("seed", json!(1), topology, ns);
+    let [one, other] = ["acs=on, mrrs=512", "mrrs=512.0, acs=on"];
+    let named = |sets: &str| format!("two-sockets with {sets}");
+    let [text, ..] = told(&of(&named(one), 10.0), &of(&named(other), 12.0)).unwrap();
+    assert!(text.contains("1 worse"), "{text}");
+    assert!(told(&of("a with b, c", 10.0), &of("a with c, b", 12.0)).is_err(), "a name");
+}
+
+/// Another seed is another draw of the same: so many that a row is judged are repetitions.
+#[test]
+fn results_of_three_seeds_are_repetitions() {
+    let side = |seeds: &[u64], ns: f64| {
+        let (mut side, mut known) = (Read::new(), Vec::new());
+        for seed in seeds {
+            let text = asked("seed", json!(seed), "two-sockets", ns + *seed as f64 / 100.0);
+            side.add("a", &text, &mut known).unwrap();
+        }
+        side
+    };
+    for (before, after, verdict) in [
+        (&[1, 2, 3][..], &[4, 5, 6][..], "worse"),
+        (&[1, 2, 3], &[3, 2, 1], "worse"),
+        (&[1, 2], &[3, 4, 5, 6, 7], "worse"),
+        (&[1, 2], &[3, 4], "?"),
+        (&[1, 2], &[1, 2], "?"),
+        (&[1, 2, 3], &[4, 5], "?"),
+        (&[1], &[1], "worse"),
+        (&[1], &[2], "?"),
+    ] {
+        let all = Comparison::new(side(before, 10.0), side(after, 12.0));
+        assert_eq!(all.rows[0].verdict(), verdict, "{before:?} {after:?}: {:?}", all.notes);
+        let otherwise = all.notes.iter().find(|note| note.contains("otherwise"));
+        assert_eq!(otherwise.is_some(), verdict == "?" && before != after, "{before:?} {after:?}");
+    }
+    let all = Comparison::new(side(&[10, 9], 1.0), side(&[1], 1.0));
+    let note = all.notes.iter().find(|note| note.contains("otherwise")).unwrap();
+    let rest = "in_flight 8, gpu gpu0, nic nic0";
+    assert!(note.ends_with(&format!(": seeds 9 10, {rest}; seed 1, {rest}")), "{note}");
 }

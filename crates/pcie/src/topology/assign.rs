@@ -54,7 +54,7 @@ pub fn assign(tree: &Tree<'_>) -> Vec<Assigned<Address>> {
 /// As [`assign`], of these NICs.
 pub fn assign_to(tree: &Tree<'_>, nics: &[Address]) -> Vec<Assigned<Address>> {
     let gpus = tree.capture().of_kind(Kind::Gpu);
-    let card = |a: &Address| a.card();
+    let card = |a: &Address| tree.capture().card(*a);
     let cards: Vec<usize> = nics
         .iter()
         .enumerate()

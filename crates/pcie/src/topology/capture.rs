@@ -45,14 +45,6 @@ pub struct Address {
     pub function: u8,
 }
 
-impl Address {
-    /// The device without its function: functions of one device are ports of one card.
-    pub(super) fn card(&self) -> String {
-        let Self { domain, bus, device, .. } = self;
-        format!("{domain:04x}:{bus:02x}:{device:02x}")
-    }
-}
-
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
@@ -203,6 +195,8 @@ pub struct Function {
     pub buses: Option<(u8, u8)>,
     /// Whether it is an SR-IOV virtual function.
     pub is_virtual: bool,
+    /// Its physical function, of a virtual one whose folder in sysfs names it.
+    pub physical: Option<Address>,
     /// Whether the reader was denied its capabilities.
     pub denied: bool,
 }
@@ -227,6 +221,7 @@ impl Function {
             iommu_group: None,
             buses: None,
             is_virtual: false,
+            physical: None,
             denied: false,
         }
     }
@@ -276,6 +271,7 @@ impl Function {
         fill(&mut self.redirects, other.redirects);
         fill(&mut self.iommu_group, other.iommu_group);
         fill(&mut self.buses, other.buses);
+        fill(&mut self.physical, other.physical);
         if self.name.is_empty() {
             self.name = other.name;
         }
@@ -294,8 +290,8 @@ pub struct Capture {
     pub(super) packages: BTreeMap<u32, u32>,
     /// Number of NUMA nodes.
     pub(super) numa_nodes: Option<usize>,
-    /// Addresses of virtual functions, as their physical functions say.
-    pub(super) virtuals: BTreeSet<Address>,
+    /// Virtual functions with their physical ones, as these say.
+    pub(super) virtuals: BTreeMap<Address, Address>,
 }
 
 impl Capture {
@@ -344,7 +340,32 @@ impl Capture {
 
     /// Whether a function is an SR-IOV virtual one.
     pub fn is_virtual(&self, address: Address) -> bool {
-        self.virtuals.contains(&address) || self.get(address).is_some_and(|f| f.is_virtual)
+        self.virtuals.contains_key(&address) || self.get(address).is_some_and(|f| f.is_virtual)
+    }
+
+    /// The function whose place, link and card a function has: of a virtual one its physical one, where the capture has
+    /// it. By their numbers alone the two may be of different devices, and on different buses (SR-IOV, ARI).
+    pub fn physical(&self, address: Address) -> Address {
+        let named = self.get(address).and_then(|f| f.physical);
+        let own = named.or_else(|| self.virtuals.get(&address).copied());
+        // Of a capture that says otherwise nothing is taken that could lead round in a ring.
+        let is_its = |a: &Address| {
+            a.domain == address.domain && self.get(*a).is_some() && !self.is_virtual(*a)
+        };
+        own.filter(is_its).unwrap_or(address)
+    }
+
+    /// The card of a function. Functions of one device are ports of one card, and virtual ones are of their physical
+    /// one's.
+    pub(super) fn card(&self, address: Address) -> String {
+        let Address { domain, bus, device, .. } = self.physical(address);
+        format!("{domain:04x}:{bus:02x}:{device:02x}")
+    }
+
+    /// Whether two functions are of one card.
+    pub fn is_one_card(&self, a: Address, b: Address) -> bool {
+        let slot = |a: Address| Address { function: 0, ..self.physical(a) };
+        slot(a) == slot(b)
     }
 
     /// CPU package of a NUMA node.
@@ -358,9 +379,13 @@ impl Capture {
         address: Address,
         shows: impl Fn(&Function) -> Option<T>,
     ) -> Option<T> {
-        let last = Address { function: 7, ..address };
-        let mut device = self.functions.range(Address { function: 0, ..address }..=last);
-        shows(self.get(address)?).or_else(|| device.find_map(|(_, f)| shows(f)))
+        let of = |a: Address| {
+            let last = Address { function: 7, ..a };
+            let mut device = self.functions.range(Address { function: 0, ..a }..=last);
+            device.find_map(|(_, f)| shows(f))
+        };
+        let own = shows(self.get(address)?).or_else(|| of(address));
+        own.or_else(|| Some(self.physical(address)).filter(|a| *a != address).and_then(of))
     }
 
     /// Bridges with the buses below them.

@@ -249,7 +249,7 @@ impl Reader {
             let (device, function) = ((number >> 3 & 31) as u8, (number & 7) as u8);
             let address = Address { bus, device, function, ..own };
             // It is one of this capture's devices, later or earlier, if it is there at all.
-            self.capture.virtuals.insert(address);
+            self.capture.virtuals.insert(address, own);
         }
     }
 }

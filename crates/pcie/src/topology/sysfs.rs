@@ -61,11 +61,13 @@ pub fn capture_sysfs(root: &Path) -> Result<Capture, SysfsError> {
         }
         if let Some(address) = address_of(&place) {
             let mut function = read_function(&place, address);
+            // In its physical function's folder, of whose bus the bridge above is.
+            let bus = function.physical.unwrap_or(address).bus;
             if let Some(known) = capture.functions.remove(&address) {
                 function.buses = function.buses.or(known.buses);
             }
             capture.functions.insert(address, function);
-            above(&mut capture, &place, address);
+            above(&mut capture, &place, bus);
         }
     }
     numa(real, &mut capture);
@@ -143,8 +145,7 @@ fn is_host(path: &Path) -> bool {
 
 /// What the folders above say of a function: its bridges, which the list of functions may lack, and
 /// the root bus.
-fn above(capture: &mut Capture, place: &Path, address: Address) {
-    let mut bus = address.bus;
+fn above(capture: &mut Capture, place: &Path, mut bus: u8) {
     for dir in place.ancestors().skip(1) {
         if let Some(root) = host_bus(dir) {
             capture.roots.insert(root);
@@ -196,7 +197,10 @@ fn read_function(dir: &Path, address: Address) -> Function {
     (f.max, f.now) = (rate(dir, "max"), rate(dir, "current"));
     let group = fs::read_link(dir.join("iommu_group")).ok();
     f.iommu_group = group.and_then(|group| name_of(&group).parse().ok());
-    f.is_virtual = dir.join("physfn").is_symlink() || dir.join("physfn").exists();
+    let physical = dir.join("physfn");
+    f.is_virtual = physical.is_symlink() || physical.exists();
+    // The name alone counts: in a copy the link may lead nowhere.
+    f.physical = fs::read_link(physical).ok().and_then(|to| name_of(&to).parse().ok());
     let rdma = entries_inside(dir, &dir.join("infiniband"));
     f.rdma = rdma.iter().map(|path| name_of(path).to_owned()).min();
     let config = content(dir, "config").unwrap_or_default();

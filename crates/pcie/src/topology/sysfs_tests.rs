@@ -70,6 +70,66 @@ fn redirection_is_bit_2_of_the_acs_control() {
     assert_eq!((redirects(0b100), redirects(0b1111_1011)), (Some(true), Some(false)));
 }
 
+/// With ARI, virtual functions have numbers of other devices, and of further buses, which no bridge names.
+#[test]
+fn a_virtual_function_is_of_its_physical_ones_card() {
+    use crate::topology::{Class, Distance, Kind, assign_to};
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let function = |place: &str, class: &str, vendor: &str, buses: &[(usize, u8)]| {
+        let own = dir.path().join("devices/pci0000:00").join(place);
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("class"), class).unwrap();
+        fs::write(own.join("vendor"), vendor).unwrap();
+        fs::write(own.join("config"), config(64, buses)).unwrap();
+        own
+    };
+    for (slot, last) in [(1, 1), (2, 2), (3, 4), (5, 5)] {
+        let buses = [(0x0e, 1), (0x19, slot), (0x1a, last)];
+        function(&format!("0000:00:{slot:02x}.0"), "0x060400", "0x8086", &buses);
+    }
+    for gpu in ["0000:00:01.0/0000:01:00.0", "0000:00:02.0/0000:02:00.0"] {
+        function(gpu, "0x030200", "0x10de", &[]);
+    }
+    let nic = |place: &str| function(place, "0x020000", "0x15b3", &[]);
+    let physical = nic("0000:00:03.0/0000:03:00.0");
+    for (name, text) in [("speed", "32.0 GT/s PCIe"), ("width", "16")] {
+        fs::write(physical.join(format!("max_link_{name}")), text).unwrap();
+    }
+    let [of_slot, of_bus] = ["0000:00:03.0/0000:03:01.0", "0000:00:03.0/0000:04:00.2"].map(nic);
+    symlink("../0000:03:00.0", of_slot.join("physfn")).unwrap();
+    // As a recording has it.
+    symlink("recorded/0000:03:00.0", of_bus.join("physfn")).unwrap();
+    nic("0000:00:05.0/0000:05:00.0");
+    let capture = capture_sysfs(dir.path()).unwrap();
+    let at = |text: &str| text.parse::<Address>().unwrap();
+    let (pf, other) = (at("0000:03:00.0"), at("0000:05:00.0"));
+    let virtuals = [at("0000:03:01.0"), at("0000:04:00.2")];
+    let tree = Tree::new(&capture);
+    let gpus = capture.of_kind(Kind::Gpu);
+    for vf in virtuals {
+        assert!(capture.is_virtual(vf) && capture.physical(vf) == pf);
+        assert!(capture.is_one_card(vf, pf) && !capture.is_one_card(vf, other));
+        assert_eq!((tree.chain(vf), tree.link(vf)), (tree.chain(pf), tree.link(pf)), "{vf}");
+        assert_eq!(tree.class(gpus[0], vf), Class::Known(Distance::Phb), "{vf}");
+    }
+    assert!(tree.link(pf).0.is_some() && capture.physical(pf) == pf);
+    // GPUs are spread over cards first, and there are two.
+    let all = assign_to(&tree, &[virtuals[0], virtuals[1], other]);
+    let given: Vec<_> = all.iter().map(|own| own.nic.unwrap()).collect();
+    assert_eq!(given, [virtuals[0], other]);
+    let topology = tree.topology("t", 22.0).unwrap();
+    let node = |a: Address| topology.find(&a.to_string()).unwrap();
+    assert_eq!(topology.sharing_link(node(virtuals[1])), [pf, virtuals[0], virtuals[1]].map(node));
+    // Functions that name each other, or what is not there, are by themselves.
+    symlink("../0000:04:00.2", physical.join("physfn")).unwrap();
+    let capture = capture_sysfs(dir.path()).unwrap();
+    assert!(virtuals.iter().chain([&pf]).all(|a| capture.physical(*a) == *a));
+    fs::remove_dir_all(&physical).unwrap();
+    let capture = capture_sysfs(dir.path()).unwrap();
+    assert!(virtuals.iter().all(|a| capture.physical(*a) == *a && capture.is_virtual(*a)));
+}
+
 /// A copy of another machine has nothing of this one: a link out of it is none, whatever part of a path it is.
 #[test]
 fn a_copy_does_not_lead_out_of_its_root() {

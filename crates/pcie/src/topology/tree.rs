@@ -120,8 +120,10 @@ impl<'a> Tree<'a> {
         self.capture
     }
 
-    /// Bridges above a function, from the root down.
+    /// Bridges above a function, from the root down. A virtual function's are its physical one's: its bus may be one that
+    /// no bridge names.
     pub fn chain(&self, address: Address) -> Vec<Address> {
+        let address = self.capture.physical(address);
         let up = |a: &Address| self.bridges.get(&(a.domain, a.bus)).copied();
         // A bridge's secondary bus is above its own: at most 256 steps.
         let mut chain: Vec<Address> = std::iter::successors(up(&address), up).collect();
@@ -140,7 +142,8 @@ impl<'a> Tree<'a> {
 
     /// Bus at the top of a function's chain.
     pub fn top(&self, address: Address) -> Top {
-        let top = self.chain(address).first().copied().unwrap_or(address);
+        let physical = || self.capture.physical(address);
+        let top = self.chain(address).first().copied().unwrap_or_else(physical);
         let (domain, bus) = (top.domain, top.bus);
         Top { domain, bus, is_root: self.root_buses.contains(&(domain, bus)) }
     }
@@ -176,6 +179,7 @@ impl<'a> Tree<'a> {
 
     /// Class of a pair by the capture alone.
     pub fn captured(&self, a: Address, b: Address) -> Class {
+        let [a, b] = [a, b].map(|own| self.capture.physical(own));
         let (up_a, up_b) = (self.ports(a), self.ports(b));
         let shared = up_a.iter().zip(&up_b).take_while(|(x, y)| x.0 == y.0).count();
         let (top_a, top_b) = (self.top(a), self.top(b));
@@ -199,12 +203,17 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Link above a function: the fastest that both its ends have, and the one it has now.
+    /// Link above a function: the fastest that both its ends have, and the one it has now. A virtual function's is its
+    /// physical one's, whatever its own registers say.
     pub fn link(&self, address: Address) -> (Option<Rate>, Option<Rate>) {
         let port = self.chain(address).last().and_then(|&bridge| self.capture.get(bridge)?.max);
-        let own = self.capture.of_device(address, |f| f.max);
-        let max = own.map(|own| port.map_or(own, |port| own.common(port)));
-        (max, self.capture.of_device(address, |f| f.now))
+        let physical = self.capture.physical(address);
+        let of = |shows: fn(&Function) -> Option<Rate>| {
+            let own = || self.capture.of_device(address, shows);
+            self.capture.of_device(physical, shows).or_else(own)
+        };
+        let max = of(|f| f.max).map(|own| port.map_or(own, |port| own.common(port)));
+        (max, of(|f| f.now))
     }
 
     /// Downstream ports of the switch whose upstream port this is.
@@ -271,7 +280,7 @@ impl<'a> Tree<'a> {
             // A virtual function has its physical one's, whatever its own register says.
             let own = !self.capture.is_virtual(f.address);
             node.relaxed_ordering = f.relaxes.filter(|_| own);
-            node.card = (kind == Kind::Nic).then(|| f.address.card());
+            node.card = (kind == Kind::Nic).then(|| self.capture.card(f.address));
         }
         self.join(&mut b, &sockets, socket_gb_per_s);
         if let Some(known) = write_fans(self).iter().find_map(|fan| fan.known) {

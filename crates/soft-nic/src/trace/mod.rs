@@ -25,6 +25,7 @@ pub use look::SendLook;
 pub use read::{DeviceTrace, Mark, QpCounts};
 
 use bellpush_mem::clock::{Pair, has_steady_ticks, monotonic_ns, ticks};
+use bellpush_mem::here::Here;
 use bellpush_mem::{HostMem, MemError};
 use bellpush_wire::cqe::CqeOpcode;
 use hand::Hand;
@@ -278,6 +279,7 @@ impl Tracing {
             memory,
             base,
             wanted,
+            here: Here::of_this_process(),
             hand: Hand::default(),
             looked: Mutex::default(),
             stale: Mutex::default(),
@@ -292,11 +294,13 @@ impl Tracing {
     }
 }
 
-/// What a device writes its trace with.
+/// What a device writes its trace with. The child of a fork has the memory as well, and writes nothing there: the device is
+/// its parent's, and those that it opens itself have areas of their own.
 pub struct Tracer {
     memory: Arc<HostMem>,
     base: usize,
     wanted: u64,
+    here: Here,
     hand: Hand,
     /// What the last looks found: what is as it was is not written again.
     looked: Mutex<Looked>,
@@ -308,6 +312,9 @@ impl Tracer {
     /// Writes an event down.
     #[inline]
     pub fn mark(&self, kind: Kind, number: u32, aux: u16, [a, b]: [u64; 2]) {
+        if self.here.is_child() {
+            return;
+        }
         if self.wanted & COUNTS_WANTED != 0 && kind.is_of_qp() {
             self.count(kind, number, [a, b]);
         }
@@ -402,7 +409,9 @@ impl Tracer {
     }
 
     fn put(&self, word: usize, value: u64) {
-        self.store(self.base + word, value, Ordering::Release);
+        if !self.here.is_child() {
+            self.store(self.base + word, value, Ordering::Release);
+        }
     }
 
     fn put_text(&self, at: usize, bytes: usize, text: &[u8]) -> Result<(), MemError> {

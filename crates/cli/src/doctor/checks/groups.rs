@@ -20,11 +20,6 @@ fn is_given(function: &&Function) -> bool {
     !function.is_bridge() && function.class.is_none_or(|class| class >> 8 != BRIDGE)
 }
 
-/// Functions of one card: what is in its slot.
-fn slot(address: Address) -> (u32, u8, u8) {
-    (address.domain, address.bus, address.device)
-}
-
 fn named(m: &Machine, address: Address) -> String {
     match m.gpus().contains(&address) {
         true => label(m, address),
@@ -50,7 +45,7 @@ pub fn groups(m: &Machine) -> Vec<Finding> {
     }
     all.retain(|_, members| members.iter().any(|a| own.contains(a)));
     let is_shared =
-        |members: &[Address]| members.iter().map(|a| slot(*a)).collect::<BTreeSet<_>>().len() > 1;
+        |members: &[Address]| !members.iter().all(|a| capture.is_one_card(*a, members[0]));
     let shared = all.iter().filter(|(_, members)| is_shared(members));
     let mut found: Vec<Finding> =
         shared.map(|(group, members)| share(m, capture, *group, members, &own)).collect();

@@ -7,6 +7,7 @@ mod env;
 mod gpu;
 mod groups;
 mod limits;
+mod nearest;
 mod pcie;
 mod place;
 mod program;
@@ -155,9 +156,9 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "nic-of-gpu",
-        about: "the nearest NIC of each GPU",
+        about: "the nearest NIC with an RDMA device, of each GPU",
         source: "NVIDIA, GPUDirect RDMA, \"Supported Systems\"; nvidia-smi topo -m",
-        run: place::nic_of_gpu,
+        run: nearest::nic_of_gpu,
     },
     Check {
         id: "numa",

@@ -11,12 +11,11 @@ use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::rdma::RdmaDevice;
 use crate::doctor::machine::{Machine, RANKED};
 use crate::doctor::read::short;
-use crate::doctor::verdict::label;
 
 const NVIDIA: u16 = 0x10de;
 
 /// GPUs and NICs, if there are both, and the tree above them.
-fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
+pub fn both(m: &Machine) -> Option<(Tree<'_>, Vec<Address>, Vec<Address>)> {
     let tree = m.pci.tree()?;
     let (mut gpus, mut nics) = (m.gpus(), m.nics(&tree));
     gpus.retain(|gpu| m.is_given(*gpu));
@@ -389,13 +388,6 @@ pub fn collapse(m: &Machine) -> Vec<Finding> {
     all
 }
 
-/// The nearest NIC with an active port, other than `not`.
-fn active(m: &Machine, tree: &Tree<'_>, gpu: Address, not: Address) -> Option<(Address, Class)> {
-    let works = |a: &Address| *a != not && m.rdma_at(*a).is_some_and(|d| d.is_active());
-    let nics = m.nics(tree).into_iter().filter(works);
-    nics.map(|a| (a, tree.class(gpu, a))).min_by_key(|(_, class)| far(*class))
-}
-
 /// Order of nearness.
 pub fn far(class: Class) -> u8 {
     match class {
@@ -407,66 +399,6 @@ pub fn far(class: Class) -> u8 {
         Class::Known(Distance::Sys) => 6,
         Class::Unknown => 7,
     }
-}
-
-pub fn nic_of_gpu(m: &Machine) -> Vec<Finding> {
-    let Some((tree, _, _)) = both(m) else { return Vec::new() };
-    let mut all = Vec::new();
-    if let Some((gpus, nics)) = m.unranked() {
-        let found = format!("{gpus} GPUs and {nics} NICs: more than {RANKED} are not ranked");
-        return vec![Finding::unseen(found, "bellpush topo")];
-    }
-    let unplaced = m.unplaced();
-    if !unplaced.is_empty() {
-        let found = format!("PCI functions of {}", short(&unplaced.join(", ")));
-        return vec![Finding::unseen(found, "bellpush topo on the host")];
-    }
-    for pair in m.pairs() {
-        let Some(nic) = pair.nic else { continue };
-        // Another check tells of it, and what was near is of no use.
-        if m.is_gone(pair.gpu) || m.is_gone(nic) {
-            continue;
-        }
-        let (gpu, name) = (m.gpu_name(pair.gpu), m.nic_name(nic));
-        let found = short(&format!("{name}, {}", pair.class));
-        if m.rdma_at(nic).is_some_and(|d| d.is_down()) {
-            let other = active(m, &tree, pair.gpu, nic);
-            if let Some((other, class)) = other.filter(|(_, class)| far(*class) > far(pair.class)) {
-                all.push(
-                    Finding::warn(format!("{found}, has no active port"))
-                        .of(gpu)
-                        .expected("an active port at the nearest NIC")
-                        .cost(format!("the next one is {}, {class}", m.nic_name(other)))
-                        .fix("bring up the port"),
-                );
-                continue;
-            }
-        }
-        match pair.class {
-            Class::Known(Distance::Sys) => all.push(
-                Finding::warn(found)
-                    .of(gpu)
-                    .expected("a NIC of the GPU's NUMA node")
-                    .cost("every transfer crosses the link between sockets, which peers share")
-                    .fix(
-                        "move a NIC to the GPU's socket, or give this GPU's traffic to GPUs \
-                     that have one",
-                    ),
-            ),
-            Class::NodeOrSys | Class::Unknown => all.push(
-                Finding::unseen(
-                    format!("{found}: the tree above is not shown"),
-                    "look on the host",
-                )
-                .of(gpu),
-            ),
-            class => {
-                let own = format!("{} {}", label(m, pair.gpu), short(&name));
-                all.push(Finding::fine(class.to_string()).of(own));
-            }
-        }
-    }
-    all
 }
 
 pub fn numa(m: &Machine) -> Vec<Finding> {

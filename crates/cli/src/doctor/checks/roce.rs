@@ -191,6 +191,7 @@ pub fn flow(m: &Machine) -> Vec<Finding> {
         }
         for netdev in netdevs {
             let name = named_by(device, port, Some(&netdev.name));
+            all.extend(odd_dscps(netdev).map(|finding| finding.of(name.clone())));
             match (of_netdev(device, netdev, port.has_vlans), &netdev.dcb) {
                 (Some(finding), _) => all.push(finding.of(name)),
                 (None, Seen::Unreadable(why)) => hidden.push(format!("{name} ({why})")),
@@ -208,6 +209,17 @@ pub fn flow(m: &Machine) -> Vec<Finding> {
         ));
     }
     all
+}
+
+/// Entries of the map of DSCPs that say what is none: all else is found as if they were not there.
+fn odd_dscps(netdev: &Netdev) -> Option<Finding> {
+    let odd = netdev.dcb.known().map_or(0, |dcb| dcb.odd_dscps);
+    let found = format!(
+        "entries of the map of DSCPs that are left out, with a DSCP above 63 or a priority above 7: \
+         {odd}"
+    );
+    let how = format!("dcb app show dev {}", quoted(&netdev.name));
+    (odd > 0).then(|| Finding::note(found).fix(how))
 }
 
 /// `has_vlans`: whether VLANs above it have GIDs.

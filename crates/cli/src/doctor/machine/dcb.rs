@@ -72,6 +72,9 @@ fn text(dcb: &Dcb) -> String {
             line("dscp none".to_owned());
         }
     }
+    if dcb.odd_dscps > 0 {
+        line(format!("odd-dscps {}", dcb.odd_dscps));
+    }
     lines
 }
 
@@ -98,6 +101,7 @@ fn parsed(text: &str) -> Option<Dcb> {
                 let own = numbers(list, DSCPS)?.into_iter().map(|dscp| (dscp, priority));
                 dcb.dscp.get_or_insert_default().extend(own);
             }
+            "odd-dscps" => dcb.odd_dscps = value.parse().ok()?,
             _ => return None,
         }
     }
@@ -111,6 +115,10 @@ fn numbers(list: &str, end: u8) -> Option<Vec<u8>> {
     }
     list.split(',').map(|word| word.parse().ok().filter(|number| *number < end)).collect()
 }
+
+#[cfg(test)]
+#[path = "dcb_live.rs"]
+mod live;
 
 #[cfg(test)]
 mod tests {
@@ -127,6 +135,7 @@ mod tests {
                 pfc: Some(1 << 3 | 1 << 7),
                 queues: Some([1, 0, 2, 3, 4, 5, 6, 7]),
                 dscp: map(&[(0, 0), (24, 3), (26, 3), (63, 7)]),
+                odd_dscps: 2,
             },
         ] {
             assert_eq!(parsed(&text(&dcb)), Some(dcb.clone()), "{}", text(&dcb));
@@ -147,6 +156,7 @@ mod tests {
             "dscp 3",
             "dscp 8 26",
             "dscp 3 64",
+            "odd-dscps -1",
             "ets 1",
         ] {
             assert_eq!(parsed(text), None, "{text}");
@@ -166,7 +176,7 @@ mod tests {
         #[test]
         fn any_answer_is_read_or_refused(
             ieee in proptest::collection::vec((0_u16..5, proptest::collection::vec(0_u8..9, 0..80)), 0..6),
-            apps in proptest::collection::vec((4_u8..6, 0_u8..9, 0_u16..70), 0..6),
+            apps in proptest::collection::vec((4_u8..6, 0_u8..10, 0_u16..80), 0..6),
         ) {
             const DCB_ATTR_IEEE: u16 = 13;
             const APP_TABLE: u16 = 3;
@@ -186,7 +196,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "((dcbx|pfc|queues|dscp|x) [0-9, none-]{0,12}\n?){0,6}") {
+        fn any_text_is_read_or_refused(text in "((dcbx|pfc|queues|dscp|odd-dscps|x) [0-9, none-]{0,12}\n?){0,6}") {
             if let Some(Dcb { queues, dscp, .. }) = parsed(&text) {
                 let dscp = dscp.unwrap_or_default();
                 proptest::prop_assert!(dscp.iter().all(|(dscp, p)| *dscp < DSCPS && *p < PRIORITIES));

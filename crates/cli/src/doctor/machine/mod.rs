@@ -133,9 +133,9 @@ impl Machine {
         self.mlx5().filter(|device| !device.address.is_some_and(|a| self.is_gone(a)))
     }
 
-    /// The RDMA device of a PCI function.
+    /// The RDMA device of a PCI function: none of software on the function's interface.
     pub fn rdma_at(&self, address: Address) -> Option<&RdmaDevice> {
-        self.rdma.iter().find(|d| d.address == Some(address))
+        self.rdma.iter().find(|d| d.address == Some(address) && d.is_software != Some(true))
     }
 
     /// Name of a NIC: that of its RDMA device, or else its address.
@@ -176,13 +176,15 @@ impl Machine {
         }
     }
 
-    /// Devices of mlx5 whose PCI function is not shown as a NIC, and functions that do not show
+    /// Devices that are or may be of mlx5 and whose PCI function is not shown as a NIC, and functions that do not show
     /// what they are: a GPU may have one of them for its nearest.
     pub fn unplaced(&self) -> Vec<String> {
         let Some(capture) = self.pci.capture.known() else { return Vec::new() };
         let nics = candidates(&Tree::new(capture));
         let is_nic = |a: Address| nics.contains(&a) || capture.is_virtual(a);
-        let lost = self.mlx5().filter(|d| !d.address.is_some_and(is_nic)).map(|d| d.name.clone());
+        let is_own = |d: &&RdmaDevice| d.is_mlx5() || d.may_be_mlx5();
+        let lost = self.rdma.iter().filter(is_own).filter(|d| !d.address.is_some_and(is_nic));
+        let lost = lost.map(|d| d.name.clone());
         let unknown = capture.functions().filter(|f| f.class.is_none() && !f.is_bridge());
         lost.chain(unknown.map(|f| f.address.to_string())).collect()
     }
@@ -217,10 +219,26 @@ impl Machine {
         all.filter(|a| tree.capture().is_virtual(*a)).take(RANKED).collect()
     }
 
-    /// Every NVIDIA GPU with the NIC beside it; none where there are too many.
+    /// Those of [`Machine::nics`] that have an RDMA device.
+    pub fn rdma_nics(&self, tree: &Tree<'_>) -> Vec<Address> {
+        self.nics(tree).into_iter().filter(|nic| self.rdma_at(*nic).is_some()).collect()
+    }
+
+    /// RDMA devices that may be of software: nothing shows of what kind they are.
+    pub fn of_any_kind(&self) -> impl Iterator<Item = &RdmaDevice> {
+        self.rdma.iter().filter(|device| device.is_software.is_none())
+    }
+
+    /// Every NVIDIA GPU with the NIC beside it, which has an RDMA device where it is shown which do; none where there are
+    /// too many.
     pub fn pairs(&self) -> Vec<Assigned<Address>> {
         let Some(tree) = self.pci.tree() else { return Vec::new() };
-        self.pairs_of(&tree, &self.nics(&tree))
+        let with_rdma = self.rdma_nics(&tree);
+        let is_shown = self.unplaced().is_empty() && self.of_any_kind().next().is_none();
+        match is_shown && !with_rdma.is_empty() {
+            true => self.pairs_of(&tree, &with_rdma),
+            false => self.pairs_of(&tree, &self.nics(&tree)),
+        }
     }
 
     /// The same, of these NICs.
@@ -244,9 +262,14 @@ impl Machine {
     }
 }
 
-/// Whether a virtual function is of the same card as another: both are below the same bridge.
+/// Whether a virtual function is of the same card as another. Where it does not name its physical one, both are below the
+/// same bridge.
 pub fn is_card(tree: &Tree<'_>, of: Address, nic: Address) -> bool {
-    of.domain == nic.domain && tree.chain(of) == tree.chain(nic)
+    let capture = tree.capture();
+    match capture.physical(of) == of {
+        true => of.domain == nic.domain && tree.chain(of) == tree.chain(nic),
+        false => capture.is_one_card(of, nic),
+    }
 }
 
 fn own_environment() -> BTreeMap<String, String> {
