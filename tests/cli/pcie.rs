@@ -240,7 +240,8 @@ fn topo_reads_captures_of_other_machines() {
     // Every link is known: two ports of a card have the same.
     let below = text.split_once("\nDetails:\n").unwrap().1;
     assert_eq!(below.matches("  pull ").count(), 16, "{text}");
-    assert!(text.contains("MPS 256 MRRS 512") && text.contains("22 GB/s each way (assumed)"));
+    assert!(text.contains("MPS 256 MRRS 512 packets 128 (assumed)"), "{text}");
+    assert!(text.contains("s0 <-> s1  rate unknown\n"), "{text}");
     // The tree alone knows no link, and nothing is predicted from none.
     let text = topo(&["--from", &tree]).unwrap();
     assert!(text.contains("4 pairs without prediction") && !text.contains("use "), "{text}");
@@ -334,7 +335,7 @@ fn topo_saves_what_is_unknown_as_unknown() {
 #[test]
 fn topo_warns_of_the_collapse_and_draws_loads() {
     let file = captured("esc8000a-e13p.lspci");
-    let args = ["--from", &file, "--no-predict", "--load", "all-to-all"];
+    let args = ["--from", &file, "--no-predict", "--socket-gb-per-s", "22", "--load", "all-to-all"];
     let text = topo(&args).unwrap();
     assert!(
         text.contains("posted-write collapse") && text.contains("s0 -> s1  2.00 GB of 22.0 GB/s"),

@@ -7,8 +7,8 @@ use bellpush::pcie::sim::{
     Answer, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS,
     HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB, LeftOut, Metric, Move,
     NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, Standing, answer_copy_row, answer_peer_row,
-    copy_rows, iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop, simulate_host_row,
-    simulate_iommu_row, simulate_order,
+    copy_rows, crosses_sockets, iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop,
+    simulate_host_row, simulate_iommu_row, simulate_order,
 };
 use serde_json::{Value, json};
 
@@ -69,10 +69,14 @@ pub struct Row {
     pub published: bool,
     /// What the model said when it was first asked, where rules that were written since move it.
     pub first: Option<f64>,
+    /// Whether nobody had looked at it when the model was first asked.
+    pub was_predicted: bool,
     /// What it says if the device's engines share one queue, where that differs.
     pub one_queue: Option<f64>,
     /// Who moves the data, and between which ends.
     pub mover: Option<(Move, String)>,
+    /// Whether GPUs, NICs or other devices copy across sockets.
+    pub crosses_sockets: bool,
 }
 
 fn error_percent(model: f64, measured: f64) -> f64 {
@@ -90,8 +94,10 @@ impl Row {
             note: String::new(),
             published: true,
             first: None,
+            was_predicted: kind == RowKind::Predicted,
             one_queue: None,
             mover: None,
+            crosses_sockets: false,
         }
     }
 
@@ -106,6 +112,10 @@ impl Row {
 
     pub fn moved_by(self, mover: Option<(Move, String)>) -> Self {
         Self { mover, ..self }
+    }
+
+    fn across(self, crosses_sockets: bool) -> Self {
+        Self { crosses_sockets, ..self }
     }
 
     /// A row as the model has it without the rules that were written since it was read: which moved
@@ -128,7 +138,7 @@ impl Row {
             "table": self.table, "row": self.row, "measured": self.measured, "model": self.model,
             "error_percent": self.error_percent(), "first_asked": self.first,
             "one_queue": self.one_queue, "kind": self.kind.name(), "published": self.published,
-            "note": self.note,
+            "crosses_sockets": self.crosses_sockets, "note": self.note,
         })
     }
 }
@@ -267,9 +277,10 @@ fn peers(params: &Params) -> Result<Vec<Row>> {
             Standing::TwoSockets => "the interconnect's rate is unknown, taken as no limit",
             _ => "",
         };
+        let is_far = r.standing == Standing::TwoSockets;
         let kind = RowKind::known(r.known_before);
         let row = Row::new(r.machine, name, r.gb_per_s, answer.now, kind);
-        rows.push(row.note(note).answered(answer));
+        rows.push(row.note(note).across(is_far).answered(answer));
     }
     Ok(rows)
 }
@@ -286,7 +297,8 @@ fn copies(params: &Params) -> Result<Vec<Row>> {
         let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
         let (name, kind) = (format!("{}{unit}", r.what), RowKind::known(m.known_before));
         let row = Row::new(m.name, name, r.measured, answer.now, kind);
-        Ok(row.note(&note).moved_by(r.question.mover()).answered(answer))
+        let row = row.note(&note).moved_by(r.question.mover()).across(crosses_sockets(r));
+        Ok(row.answered(answer))
     };
     copy_rows().map(row).collect()
 }

@@ -24,14 +24,20 @@ pub fn totals(rows: &[Row]) -> String {
     line("all", &|row| of(row, true));
     line("as first asked", &first_error);
     line("  published by others", &|row| first_error(row).filter(|_| row.published));
+    line("copies across sockets", &|row| of(row, row.crosses_sockets));
+    line("  as first asked", &|row| of(row, row.crosses_sockets).map(|error| first(row, error)));
     out
+}
+
+/// Error in percent of what the model first said of a row, where later rules move it; else the one given.
+fn first(row: &Row, now: f64) -> f64 {
+    row.first.map_or(now, |first| 100.0 * (first / row.measured - 1.0))
 }
 
 /// Error in percent of what the model said of a row that nobody had looked at, when it was first asked: also where a
 /// later rule moves it. `None` of other rows.
 fn first_error(row: &Row) -> Option<f64> {
-    let first = row.first.map(|first| 100.0 * (first / row.measured - 1.0));
-    first.or_else(|| (row.kind == RowKind::Predicted).then(|| row.error_percent()))
+    row.was_predicted.then(|| first(row, row.error_percent()))
 }
 
 /// Share by which two rates are plainly apart.
@@ -212,15 +218,45 @@ mod tests {
         assert_eq!(said(&seen), None);
     }
 
-    /// A row that a later rule moves counts by what was said of it first.
+    /// A row that a later rule moves from 130 to 101.
+    fn moved(kind: RowKind) -> Row {
+        row(kind, 101.0).answered(Answer { now: 101.0, first: 130.0, queued: None })
+    }
+
+    /// A row that a later rule moves counts by what was said of it first, and not if it was known then.
     #[test]
     fn what_was_first_asked_counts_what_later_rules_move() {
-        let moved = Row { first: Some(130.0), ..row(RowKind::Known, 101.0) };
-        let rows = [moved, row(RowKind::Known, 100.0), row(RowKind::Predicted, 104.0)];
+        let predicted = row(RowKind::Predicted, 104.0);
+        let rows = [
+            moved(RowKind::Predicted),
+            moved(RowKind::Known),
+            row(RowKind::Known, 100.0),
+            predicted,
+        ];
         let text = totals(&rows);
         let line = text.lines().find(|line| line.starts_with("as first asked")).unwrap();
         let counts: Vec<&str> = line.split_whitespace().skip(3).collect();
         assert_eq!(counts, ["2", "1", "1", "1"], "{text}");
+    }
+
+    /// Rows across sockets have a line of their own, now and as first asked, whatever their kind.
+    #[test]
+    fn rows_across_sockets_are_counted_apart() {
+        let far = |row: Row| Row { crosses_sockets: true, ..row };
+        let rows = [
+            far(moved(RowKind::Known)),
+            far(row(RowKind::Predicted, 112.0)),
+            row(RowKind::Predicted, 100.0),
+        ];
+        let text = totals(&rows);
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("copies across sockets"));
+        let mut counts =
+            || -> Vec<&str> { lines.next().unwrap().split_whitespace().rev().take(4).collect() };
+        assert_eq!(
+            (counts(), counts()),
+            (vec!["2", "1", "1", "2"], vec!["1", "0", "0", "2"]),
+            "{text}"
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub struct TopoArgs {
     /// another machine does not name it [default: of this machine /proc/cpuinfo's]
     #[arg(long, value_name = "NAME")]
     cpu: Option<String>,
-    /// Bandwidth in GB/s between CPU packages of a machine, which no capture shows [default: 22]
+    /// Bandwidth in GB/s between CPU packages of a machine, which no capture shows [default: unknown, no limit]
     #[arg(long, allow_negative_numbers = true)]
     socket_gb_per_s: Option<f64>,
     /// Omit the recommendation

@@ -5,9 +5,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use bellpush_pcie::Origin;
+use bellpush_pcie::sim::{Flow, Params, copy_rows, simulate_copy_row, simulate_flows};
 use bellpush_pcie::topology::{
-    Address, Capture, Class, Distance, Kind, Matrix, Port, Rate, Tree, assign, assign_matrix,
-    capture_sysfs, compare, from_lspci, matrix_text, survey_text, unknowns, write_fans,
+    Address, Capture, Class, Distance, Kind, Matrix, Port, Rate, Topology, Tree, assign,
+    assign_matrix, capture_sysfs, compare, from_lspci, from_toml, loads, matrix_text, survey_text,
+    to_toml, to_tree, unknowns, write_fans,
 };
 use proptest::prelude::*;
 
@@ -63,7 +66,7 @@ fn matrices_survive_printing_and_give_their_classes_back() {
         let m = matrix(&name);
         assert_eq!(Matrix::parse(&m.to_text()).as_ref(), Ok(&m), "{name}");
         assert_eq!(m.asymmetries(), [], "{name}");
-        let t = m.topology(&name, 22.0).unwrap();
+        let t = m.topology(&name, Some(22.0)).unwrap();
         let node = |i: usize| t.find(&m.rows()[i].name).unwrap();
         let n = m.rows().len();
         for (a, b) in (0..n).flat_map(|a| (0..a).map(move |b| (a, b))) {
@@ -161,7 +164,7 @@ fn links_switches_acs_and_the_collapse_of_the_turin_machine() {
     {
         assert!(text.contains(said), "{said}: {text}");
     }
-    let t = tree.topology("e13p", 22.0).unwrap();
+    let t = tree.topology("e13p", Some(22.0)).unwrap();
     let link = t.node(t.find("0000:06:00.0").unwrap()).link.unwrap();
     assert_eq!(link.speed.generation().number(), 5);
     // No pattern where GPUs are on root ports alone.
@@ -269,6 +272,93 @@ fn sysfs_of_unprivileged_readers() {
     assert!(unknowns(&Tree::new(&capture)).iter().any(|line| line.starts_with("fastest link")));
 }
 
+/// The first flow's rate alone, GB/s.
+fn copied(t: &Topology, flow: Flow) -> f64 {
+    simulate_flows(t, &Params::default(), &[flow]).unwrap()[0]
+}
+
+fn listed(machine: &str, what: &str) -> f64 {
+    let row = copy_rows().find(|r| r.machine.name == machine && r.what == what).unwrap();
+    simulate_copy_row(&Params::default(), row).unwrap()
+}
+
+/// What drawings, loads and the simulation have of a recorded A100 is what the rows of A100s have.
+#[test]
+fn a_captured_a100_moves_packets_of_128_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    make_sysfs(dir.path(), &text("perlmutter-a100.sysfs"));
+    let capture = capture_sysfs(dir.path()).unwrap();
+    let t = Tree::new(&capture).topology("perlmutter", None).unwrap();
+    let (gpu, memory) = (t.find("0000:03:00.0").unwrap(), t.find("s3").unwrap());
+    assert_eq!(t.packets_of(gpu), Some((128, Origin::Assumed)));
+    let drawn = to_tree(&t);
+    assert!(drawn.contains("MRRS 512 (assumed) packets 128 (assumed)"), "{drawn}");
+    // 128 B of 152 in place of 256 of 280, Gen4 x16.
+    let raw = 32.0 * 128.0 / 130.0;
+    let load = loads(&t, &"0000:03:00.0>s3".parse().unwrap()).unwrap()[0].gb_per_s();
+    assert!((load / (raw * 128.0 / 152.0) - 1.0).abs() < 0.001, "{load}");
+    for (flow, what) in [
+        (Flow::write(gpu, memory), "to host memory"),
+        (Flow::read(memory, gpu), "from host memory"),
+    ] {
+        let (rate, row) = (copied(&t, flow), listed("A100", what));
+        assert!((rate / row - 1.0).abs() < 0.001, "{what}: {rate}, the row {row}");
+        assert!(rate < 27.0, "{what}: {rate}");
+    }
+    // What a NIC writes into it keeps MPS, what it answers does not.
+    let nic = t.find("0000:01:00.0").unwrap();
+    assert!(copied(&t, Flow::write(nic, gpu)) > 28.5);
+    assert!(copied(&t, Flow::read(gpu, nic)) < 27.5);
+    // A file that says otherwise goes before, and a saved one says what is assumed.
+    let saved = to_toml(&t);
+    let own =
+        saved.replace("model = \"NVIDIA GPU before Hopper", "packet_bytes = 256\nmodel = \"x");
+    for (file, packets) in
+        [(&saved, Some((128, Origin::Assumed))), (&own, Some((256, Origin::Read)))]
+    {
+        let t = from_toml(file).unwrap();
+        let gpu = t.find("0000:03:00.0").unwrap();
+        assert_eq!(t.packets_of(gpu), packets);
+        let rate = copied(&t, Flow::write(gpu, t.find("s3").unwrap()));
+        assert_eq!(rate > 28.5, packets == Some((256, Origin::Read)), "{rate}");
+    }
+}
+
+/// Root ports of Intel show whose the root complexes are: they cut what peers send, as in the rows.
+#[test]
+fn captured_root_complexes_of_intel_cut_peers_packets() {
+    let capture = lspci(&["cmlgpu.lspci"]);
+    let t = Tree::new(&capture).topology("cmlgpu", None).unwrap();
+    let [a, b] = ["0000:04:00.0", "0000:82:00.0"].map(|id| t.find(id).unwrap());
+    let root = t.find("pci0000:00").unwrap();
+    assert_eq!(t.cut_of(root), Some((64, Origin::Assumed)));
+    assert_eq!(t.p2p_of(root).0.tlp_bytes, Some(64));
+    let drawn = to_tree(&t);
+    assert!(drawn.contains("root complex pci0000:00  Intel  peer TLPs 64 B (assumed)"), "{drawn}");
+    let raw = 16.0 * 128.0 / 130.0;
+    let load = loads(&t, &"0000:04:00.0>0000:82:00.0".parse().unwrap()).unwrap()[0].gb_per_s();
+    assert!((load / (raw * 64.0 / 88.0) - 1.0).abs() < 0.001, "{load}");
+    // GPUs at Gen3 x16, as those of the W-2123; here on two sockets, whose rate nobody knows.
+    let (rate, row) = (copied(&t, Flow::write(a, b)), listed("Xeon W-2123, WX 8100", "one writes"));
+    assert!((rate / row - 1.0).abs() < 0.01, "{rate}, the row {row}");
+    let notes = t.route(a, b).notes(&t).join("; ");
+    assert!(notes.contains("cut peers' packets to 64 B (assumed; NVIDIA/nccl"), "{notes}");
+    assert!(notes.contains("0000:04:00.0 moves 128 B a packet (assumed; NVIDIA/DCGM"), "{notes}");
+    assert!(notes.contains("the rate between s0 and s1: unknown, taken as no limit"), "{notes}");
+    // Host memory is no peer. The same root complexes of AMD cut nothing.
+    assert!(copied(&t, Flow::write(a, t.find("s0").unwrap())) > 13.0);
+    let amd =
+        text("cmlgpu.lspci").replace("Intel Corporation", "Advanced Micro Devices, Inc. [AMD]");
+    let t = Tree::new(&from_lspci(&amd).unwrap()).topology("amd", None).unwrap();
+    let [a, b] = ["0000:04:00.0", "0000:82:00.0"].map(|id| t.find(id).unwrap());
+    assert!(copied(&t, Flow::write(a, b)) > 13.0);
+    // The named CPU's own limits come beside the cut.
+    let mut named = Tree::new(&capture).topology("named", None).unwrap();
+    assert!(named.name_cpu("Intel(R) Xeon(R) CPU E5-2650 v4 @ 2.20GHz"));
+    let p2p = named.p2p_of(root).0;
+    assert_eq!((p2p.tlp_bytes, p2p.write_gb_per_s), (Some(64), Some(7.1)));
+}
+
 /// Nothing that a file may hold makes a reader panic, and what is refused is refused in one line
 /// with its number.
 fn reads(text: &str) {
@@ -280,7 +370,7 @@ fn reads(text: &str) {
         Ok(capture) => {
             let tree = Tree::new(&capture);
             survey_text(&tree, None);
-            tree.topology("any", 22.0).unwrap_or_else(|e| panic!("{e}: {text}"));
+            tree.topology("any", Some(22.0)).unwrap_or_else(|e| panic!("{e}: {text}"));
         }
         Err(e) => {
             let line = e.to_string();

@@ -70,7 +70,7 @@ fn a_tree_without_names_and_the_names_beside_it() {
     assert_eq!(all.iter().filter(|a| a.shared_with.is_empty()).count(), 1);
     assert!(all.iter().all(|a| a.ties.len() == 1));
     // The topology's distances are these classes.
-    let t = tree.topology("t", 22.0).unwrap();
+    let t = tree.topology("t", Some(22.0)).unwrap();
     let node = |id: &str| t.find(id).unwrap();
     assert_eq!(t.distance(node("0000:43:00.0"), node("0000:48:00.0")), Distance::Pxb);
     assert!(survey_text(&tree, None).contains("link unknown"));
@@ -178,7 +178,7 @@ fn details_are_read_and_what_is_denied_is_unknown() {
     assert!(lacks.contains("bridges above of 2 of 3"), "{lacks}");
     assert!(lacks.contains("1 of 4 functions: their capabilities were hidden"), "{lacks}");
     // A topology takes no link that was not seen.
-    let t = tree.topology("t", 22.0).unwrap();
+    let t = tree.topology("t", Some(22.0)).unwrap();
     assert_eq!(t.node(t.find("0000:18:00.0").unwrap()).link, None);
     // Relaxed ordering where it was read; elsewhere it is unknown.
     let relaxed = |id: &str| t.node(t.find(id).unwrap()).relaxed_ordering;
@@ -186,7 +186,7 @@ fn details_are_read_and_what_is_denied_is_unknown() {
     assert!(lacks.contains("relaxed ordering of 2 of 3"), "{lacks}");
     assert!(text.contains("RlxdOrd+") && to_text(&t).contains("relaxed ordering"), "{text}");
     let off = from_lspci(&DETAILS.replace("RlxdOrd+", "RlxdOrd-")).unwrap();
-    let t = Tree::new(&off).topology("t", 22.0).unwrap();
+    let t = Tree::new(&off).topology("t", Some(22.0)).unwrap();
     assert_eq!(t.node(t.find("0000:17:00.0").unwrap()).relaxed_ordering, Some(false));
 }
 
@@ -210,7 +210,7 @@ fn virtual_functions_are_told() {
     assert_eq!(assign(&tree)[0].nic, Some(at("3b:00.0")));
     assert!(survey_text(&tree, None).contains("virtual function"));
     // Their own register says nothing (SR-IOV 1.1, 3.5.4).
-    let t = tree.topology("t", 22.0).unwrap();
+    let t = tree.topology("t", Some(22.0)).unwrap();
     assert_eq!(t.node(t.find("0000:3b:00.2").unwrap()).relaxed_ordering, None);
 }
 
@@ -303,7 +303,7 @@ fn numa_nodes_are_not_packages() {
     assert_eq!(class(&capture, "01:00.0", "02:00.0"), "PHB");
     let tree = Tree::new(&capture);
     assert_eq!(tree.top(at("10000:e1:00.0")).to_string(), "pci10000:e0");
-    let t = tree.topology("nps2", 22.0).unwrap();
+    let t = tree.topology("nps2", Some(22.0)).unwrap();
     // Within a package no limit is known, between packages there is one link.
     let rates: Vec<f64> = t.interconnects().iter().map(|l| l.gb_per_s).collect();
     assert_eq!(rates.iter().filter(|&&rate| rate == 22.0).count(), 1, "{rates:?}");
@@ -348,7 +348,7 @@ fn the_collapse_is_reported_of_one_platform_alone() {
         let text = survey_text(&Tree::new(&capture), None);
         assert_eq!(text.contains("on this platform is unknown"), !is_reported, "{text}");
         // The simulation knows what the drawing does.
-        let topology = Tree::new(&capture).topology("t", 22.0).unwrap();
+        let topology = Tree::new(&capture).topology("t", Some(22.0)).unwrap();
         assert_eq!(matches!(topology.collapse(), Collapse::Seen(c) if c.roots == 2), is_reported);
         assert!(text.contains("(Broadcom PEX890xx)"), "{text}");
     }

@@ -54,7 +54,7 @@ fn captures_are_saved_with_what_they_do_not_show() {
         }
         let capture = from_lspci(&fs::read_to_string(&path).unwrap()).unwrap();
         let tree = Tree::new(&capture);
-        let t = tree.topology(&name, 22.0).unwrap();
+        let t = tree.topology(&name, None).unwrap();
         if devices(&t).is_empty() {
             continue;
         }

@@ -123,7 +123,7 @@ fn given(args: &LinkArgs) -> Result<Option<Topology>, CliError> {
 
 /// Streams of several GPUs at once.
 fn at_once(args: &LinkArgs, start: &Params, list: &str) -> Result<ExitCode, CliError> {
-    let topology = given(args)?.or_else(|| from_sysfs(FsPath::new("/sys"), 22.0).ok());
+    let topology = given(args)?.or_else(|| from_sysfs(FsPath::new("/sys"), None).ok());
     let gpus = together::open(list)?;
     let is_host = gpus[0].is_host();
     let places = topology.as_ref().filter(|_| !is_host);
@@ -345,7 +345,7 @@ fn link_given(
 
 fn sysfs_link(gpu: &Gpu) -> Option<PcieLink> {
     let pci = gpu.describe().pci.as_deref()?;
-    let topology = from_sysfs(FsPath::new("/sys"), 22.0).ok()?;
+    let topology = from_sysfs(FsPath::new("/sys"), None).ok()?;
     topology.node(topology.find(pci)?).link
 }
 

@@ -76,13 +76,10 @@ pub fn invocation() -> String {
     command_line(std::env::args_os().map(|a| a.to_string_lossy().into_owned()))
 }
 
-/// Bandwidth between CPU packages, which sysfs does not show, GB/s: the default of `bellpush topo`.
-const SOCKET_GB_PER_S: f64 = 22.0;
-
 /// GPUs, NICs and what is above them, as a topology's file; `None` where there is neither.
 fn topology(sys: &Path) -> Option<String> {
     let capture = capture_sysfs(sys).ok()?;
-    let topology = Tree::new(&capture).topology("the machine of this run", SOCKET_GB_PER_S).ok()?;
+    let topology = Tree::new(&capture).topology("the machine of this run", None).ok()?;
     let is_some = [Kind::Gpu, Kind::Nic].iter().any(|kind| !topology.of_kind(*kind).is_empty());
     is_some.then(|| to_toml(&topology))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
     EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, NicModel, Origins, Params, Ranking, Ranks,
-    TestBedSpec, has_part_in_ranks, impossible, rank, unknown_roots,
+    TestBedSpec, has_part_in_ranks, impossible, rank, unknown_roots, unknown_sockets,
 };
 use bellpush::pcie::text::one_line;
 use bellpush::pcie::topology::{Assigned, Class, Distance, NodeId, Peer, Topology};
@@ -231,6 +231,19 @@ pub fn unknown_of(topology: &Topology, advice: &Advice) -> Vec<NodeId> {
     for r in &advice.ranks.rankings {
         let ends = [advice.gpu, advice.nic];
         let of = r.paths.iter().map(|(path, _)| unknown_roots(topology, ends, *path, r.goal));
+        all.extend(of.flatten());
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Sockets between which the rate of what the advice is about is not known.
+pub fn unknown_between(topology: &Topology, advice: &Advice) -> Vec<[NodeId; 2]> {
+    let mut all: Vec<[NodeId; 2]> = Vec::new();
+    for r in &advice.ranks.rankings {
+        let ends = [advice.gpu, advice.nic];
+        let of = r.paths.iter().map(|(path, _)| unknown_sockets(topology, ends, *path, r.goal));
         all.extend(of.flatten());
     }
     all.sort_unstable();

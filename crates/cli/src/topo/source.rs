@@ -9,9 +9,6 @@ use bellpush::pcie::topology::{
 use super::TopoArgs;
 use crate::values;
 
-/// Bandwidth between CPU packages where the command gives none, GB/s.
-const SOCKET_GB_PER_S: f64 = 22.0;
-
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What was read.
@@ -30,7 +27,7 @@ fn read(path: &Path) -> Result<String> {
 }
 
 /// Loads a topology by name: a built-in, a TOML file, or the running machine.
-fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology> {
+fn load(name: &str, socket_gb_per_s: Option<f64>) -> Result<Topology> {
     if name == "machine" {
         let capture = machine()?;
         return Ok(Tree::new(&capture).topology("this machine", socket_gb_per_s)?);
@@ -76,9 +73,7 @@ impl Source {
             (Some(_), Some(_)) => {
                 Err("--nvidia-smi: stands alone, or beside machine, --sysfs or --from".into())
             }
-            (Some(name), None) => {
-                Ok(Self::Given(load(name, args.socket_gb_per_s.unwrap_or(SOCKET_GB_PER_S))?))
-            }
+            (Some(name), None) => Ok(Self::Given(load(name, args.socket_gb_per_s)?)),
         }
     }
 
@@ -108,11 +103,8 @@ impl Source {
         };
         match self {
             Self::Given(topology) => Ok(topology.clone()),
-            Self::Captured(capture, _) => {
-                Tree::new(capture).topology(&name, args.socket_gb_per_s.unwrap_or(SOCKET_GB_PER_S))
-            }
-            Self::Matrix(matrix) => matrix
-                .topology("nvidia-smi's matrix", args.socket_gb_per_s.unwrap_or(SOCKET_GB_PER_S)),
+            Self::Captured(capture, _) => Tree::new(capture).topology(&name, args.socket_gb_per_s),
+            Self::Matrix(matrix) => matrix.topology("nvidia-smi's matrix", args.socket_gb_per_s),
         }
     }
 }

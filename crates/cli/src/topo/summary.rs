@@ -9,7 +9,7 @@ use bellpush::pcie::topology::{
 };
 use serde_json::{Value, json};
 
-use super::advice::{Advice, All, Basis, Without, unknown_of};
+use super::advice::{Advice, All, Basis, Without, unknown_between, unknown_of};
 use super::nics::{Is, ports_of_card};
 use super::source::Source;
 
@@ -75,6 +75,8 @@ pub struct Line {
     pub without: Option<Without>,
     /// Root complexes on the way of which nothing is known.
     pub unknown_roots: Vec<NodeId>,
+    /// Sockets on the way between which no rate is known.
+    pub unknown_between: Vec<[NodeId; 2]>,
     /// What it gets alone.
     pub alone: Alone,
     /// Its share while all GPUs send, GB/s, and what keeps it from more.
@@ -260,6 +262,7 @@ impl Summary {
                 choices: own.map_or_else(Vec::new, |own| choices(topology, basis, own)),
                 without: all.without.iter().find(|w| w.0 == pair.gpu).map(|w| w.1),
                 unknown_roots: own.map_or_else(Vec::new, |own| unknown_of(topology, own)),
+                unknown_between: own.map_or_else(Vec::new, |own| unknown_between(topology, own)),
                 alone,
                 all_send: nic.and_then(|nic| all_send(pair.gpu, nic, alone)),
             }
@@ -294,12 +297,14 @@ impl Summary {
             let together = full.map(|full| {
                 json!({ "gpus": ids(&self.sending_by(full)), "at_most_gb_per_s": full.gb_per_s })
             });
+            let between = line.unknown_between.iter().map(|ends| ids(ends)).collect::<Vec<_>>();
             json!({
                 "gpu": id(&line.gpu), "nic": line.nic.as_ref().map(id),
                 "nearest_without_rdma": line.nearest.as_ref().map(id),
                 "class": line.class.to_string(), "as_near": ids(&line.ties),
                 "port_shared_with": ids(&line.shared_with),
                 "choices": choices.collect::<Vec<_>>(), "unknown_roots": ids(&line.unknown_roots),
+                "unknown_between": between,
                 "alone": alone, "alone_at_most_gb_per_s": most,
                 "all_send_gb_per_s": line.all_send.as_ref().map(|(rate, _)| *rate),
                 "all_send_together": together,

@@ -255,15 +255,37 @@ fn narrowest(names: &Names<'_>, by: Narrowest) -> String {
     }
     let is_socket = |n: NodeId| matches!(node(n).kind, Kind::Socket | Kind::NumaNode);
     if is_socket(a) && is_socket(b) {
-        let joins = |l: &&bellpush::pcie::topology::Interconnect| {
-            [l.a, l.b] == [a, b] || [l.b, l.a] == [a, b]
-        };
-        let link = topology.interconnects().iter().find(joins);
-        let rate =
-            link.map_or_else(String::new, |l| format!(" ({} GB/s, {})", l.gb_per_s, l.origin));
+        let rate = topology
+            .between(a, b)
+            .map_or_else(String::new, |l| format!(" ({} GB/s, {})", l.gb_per_s, l.origin));
         return format!("the link between {} and {}{rate} is full", names.short(a), names.short(b));
     }
     format!("the link between {} and {} is full", names.short(a), names.short(b))
+}
+
+/// What nobody knows of root complexes on the ways.
+fn unknown_roots(roots: &[NodeId], names: &Names<'_>, out: &mut String) {
+    let _ = write!(
+        out,
+        ". Nobody reports whether root complexes on the way forward reads and writes between devices, \
+         and how fast;\n  the choice assumes that they do. Where they refuse reads, take staged in place \
+         of pull.\n  Root complexes: {}.\n  Measure: ib_write_bw and ib_read_bw with --use_cuda, from \
+         such a GPU through its NIC.\n",
+        names.list(roots)
+    );
+    let topology = names.topology;
+    let cpu =
+        |&root: &NodeId| topology.socket_of(root).map_or("", |s| topology.node(s).model.as_str());
+    let cpus: BTreeSet<String> = roots.iter().map(|root| one_line(cpu(root))).collect();
+    if cpus.contains("") {
+        out.push_str(
+            "  Of some CPUs it is known, and nothing here names this machine's: add --cpu NAME, as \
+             lscpu has it.\n",
+        );
+    } else {
+        let cpus: Vec<String> = cpus.into_iter().collect();
+        let _ = writeln!(out, "  That is so of {}.", cpus.join(", "));
+    }
 }
 
 /// What the cells of the paths mean.
@@ -276,33 +298,25 @@ fn choices(summary: &Summary, names: &Names<'_>, out: &mut String) {
         summary.gpus.iter().flat_map(|l| l.unknown_roots.clone()).collect();
     roots.sort_unstable();
     roots.dedup();
+    let mut sockets: Vec<[NodeId; 2]> =
+        summary.gpus.iter().flat_map(|l| l.unknown_between.clone()).collect();
+    sockets.sort_unstable();
+    sockets.dedup();
     if all().any(|c| c.is_unknown) {
         out.push_str("?: unknown");
-        if roots.is_empty() {
-            out.push_str(", as said of the NIC.\n");
-        } else {
-            let _ = write!(
+        match (roots.is_empty(), sockets.is_empty()) {
+            (true, true) => out.push_str(", as said of the NIC.\n"),
+            (true, false) => out.push_str(".\n"),
+            (false, _) => unknown_roots(&roots, names, out),
+        }
+        if !sockets.is_empty() {
+            let ends = sockets.iter().map(|ends| ends.map(|n| names.short(n)).join(" and "));
+            let _ = writeln!(
                 out,
-                ". Nobody reports whether root complexes on the way forward reads and writes between \
-                 devices, and how fast;\n  the choice assumes that they do. Where they refuse reads, \
-                 take staged in place of pull.\n  Root complexes: {}.\n  Measure: ib_write_bw and \
-                 ib_read_bw with --use_cuda, from such a GPU through its NIC.\n",
-                names.list(&roots)
+                "  What goes between sockets is unknown from 64 KiB on, and taken as not limited: {}.\n  \
+                 --socket-gb-per-s gives what the link between them carries.",
+                ends.collect::<Vec<_>>().join(", ")
             );
-            let topology = names.topology;
-            let cpu = |&root: &NodeId| {
-                topology.socket_of(root).map_or("", |s| topology.node(s).model.as_str())
-            };
-            let cpus: BTreeSet<String> = roots.iter().map(|root| one_line(cpu(root))).collect();
-            if cpus.contains("") {
-                out.push_str(
-                    "  Of some CPUs it is known, and nothing here names this machine's: add --cpu NAME, as \
-                     lscpu has it.\n",
-                );
-            } else {
-                let cpus: Vec<String> = cpus.into_iter().collect();
-                let _ = writeln!(out, "  That is so of {}.", cpus.join(", "));
-            }
         }
     }
     for (path, what) in PATHS {

@@ -231,7 +231,8 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Nodes 
         }
     }
     for link in topology.interconnects() {
-        let spec = internal(link.gb_per_s, p.mesh_ns + p.socket_hop_ns);
+        let way = internal(link.gb_per_s, p.mesh_ns + p.socket_hop_ns);
+        let spec = ChannelSpec { crosses_sockets: !link.in_package, ..way };
         sim.add_channel(nodes.at[link.a.0], nodes.at[link.b.0], spec);
         sim.add_channel(nodes.at[link.b.0], nodes.at[link.a.0], spec);
     }
@@ -271,15 +272,16 @@ fn add_link(
     down.inside_ps = Params::ps(inside_ns(node.kind, p));
     // A root complex cuts TLPs that it forwards between its ports and out of them.
     if above.kind == Kind::RootComplex {
-        up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
-        let [writes, completions] = topology.p2p_of(parent).0.limits();
-        down.peer_gb_per_s = [writes, 0.0, completions];
+        let (p2p, _) = topology.p2p_of(parent);
+        up.cut_bytes = p2p.tlp_bytes.unwrap_or(0);
+        let [near, far] = [p2p.limits(), p2p.far_limits()];
+        (down.peer_gb_per_s, down.far_gb_per_s) = ([near[0], 0.0, near[1]], [far[0], 0.0, far[1]]);
     }
     // A root port joins completions from host memory that wait for its link, whether the tree shows
     // it as a node or not.
     down.joins = matches!(above.kind, Kind::RootComplex | Kind::RootPort) && node.link.is_some();
     if node.kind == Kind::RootComplex {
-        down.cut_bytes = node.p2p.tlp_bytes.unwrap_or(0);
+        down.cut_bytes = topology.cut_of(id).map_or(0, |cut| cut.0);
     }
     let port_ns = match node.kind {
         Kind::Gpu => Some(p.gpu_port_ns),
@@ -430,6 +432,8 @@ fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
     for (device, endpoint) in requesters {
         sim.set_order(endpoint, t.node(device).relaxed_ordering.into());
     }
+    // What the GPU answers; its SMs' own TLPs are lines anyhow.
+    sim.set_packets(host.hbm, t.packets_of(spec.gpu).map_or(u32::MAX, |packets| packets.0));
     let mut iotlb = None;
     for (_, endpoint) in requesters.into_iter().filter(|(n, _)| t.is_translated(*n)) {
         let iotlb = *iotlb.get_or_insert_with(|| sim.add_iotlb(IotlbSpec::of(p)));

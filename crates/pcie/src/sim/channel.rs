@@ -65,6 +65,10 @@ pub struct ChannelSpec {
     pub mps_bytes: u32,
     /// Bandwidth limit of peer-to-peer TLPs by class, GB/s; 0: none.
     pub peer_gb_per_s: [f64; 3],
+    /// The same of those that have crossed sockets.
+    pub far_gb_per_s: [f64; 3],
+    /// Whether it joins two sockets.
+    pub crosses_sockets: bool,
     /// Completions that wait for this channel join the preceding completion of the same read, up to
     /// MPS. PCIe base specification 2.3.1.1 leaves this to the completer.
     pub joins: bool,
@@ -93,6 +97,8 @@ impl ChannelSpec {
             cut_bytes: 0,
             mps_bytes: 4096,
             peer_gb_per_s: [0.0; 3],
+            far_gb_per_s: [0.0; 3],
+            crosses_sockets: false,
             joins: false,
             dllp_bytes: 0,
             by_source: false,

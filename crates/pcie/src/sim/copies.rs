@@ -19,10 +19,11 @@
 //! Whether the model agrees was not looked at: the rows were committed before it was asked.
 //!
 //! # Assumed for all
-//! MPS 256 and MRRS 512 where the source has no `lspci`, and packets of the sizes of `packets.rs`; tags
-//! as in [`Params`]; memory of the
-//! device's own socket; an interconnect of sockets and a root complex's way to memory that limit
-//! nothing, since nobody states their rates.
+//! MPS 256 and MRRS 512 where the source has no `lspci`, and packets of the sizes of
+//! `topology/packets.rs`; tags as in [`Params`]; memory of the device's own socket; an interconnect of
+//! sockets and a root complex's way to memory that limit nothing, since nobody states their rates; of
+//! root complexes what machines of other sources with a CPU of that family were seen to limit, between
+//! sockets too (`topology/profiles.rs`).
 
 use super::Move;
 use crate::topology::{Kind, RawLink};
@@ -56,8 +57,9 @@ pub struct DeviceAt {
     pub at: At,
     /// Its lanes.
     pub lanes: u32,
-    /// Most bytes of a packet that its own engine moves, as a source states it of its kind; 0: MPS.
-    /// 128 of NVIDIA's GPUs of a compute capability below 9 (docs/results/pcie-packets.md).
+    /// Most bytes of a packet that it sends, and of one in which what it reads comes, as a source states
+    /// it of its kind; 0: MPS. 128 of NVIDIA's GPUs of a compute capability below 9 that copy
+    /// (docs/results/pcie-packets.md).
     pub packet_bytes: u32,
 }
 

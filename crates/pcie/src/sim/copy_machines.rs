@@ -3,7 +3,7 @@
 
 use super::copies::At::{self, Root, Switch};
 use super::copies::{CopyMachine, DeviceAt, SwitchAt};
-use crate::topology::{Kind, RawLink};
+use crate::topology::{GPU_BYTES, Kind, RawLink};
 
 pub(super) const fn gpu(at: At) -> DeviceAt {
     DeviceAt { kind: Kind::Gpu, at, lanes: 16, packet_bytes: 0 }
@@ -11,7 +11,7 @@ pub(super) const fn gpu(at: At) -> DeviceAt {
 
 /// A GPU of NVIDIA of a compute capability below 9, that copies.
 pub(super) const fn before_hopper(at: At) -> DeviceAt {
-    DeviceAt { packet_bytes: 128, ..gpu(at) }
+    DeviceAt { packet_bytes: GPU_BYTES, ..gpu(at) }
 }
 
 pub(super) const fn other(at: At, lanes: u32) -> DeviceAt {

@@ -4,27 +4,51 @@ use super::copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, End};
 use super::copy_order::{CopyStream, simulate_in_order};
 use super::first::{shares_an_engine, without_turns};
 use super::flows::{flows_imprint, simulate_batch, simulate_beside};
-use super::packets::peer_bytes;
-use super::{Flow, Move, Params, SimError, flow_latency_ns, simulate_flows};
-use crate::topology::{Builder, Kind, NodeId, P2p, RawLink, RootProfile, Topology};
+use super::{Flow, MOVED, Move, Params, SimError, flow_latency_ns, simulate_flows};
+use crate::topology::{Builder, Kind, NodeId, P2p, RawLink, Topology, known_of};
 
-/// Limits of a machine's root complexes that machines of its CPU's family were seen to have, but for
-/// the machine `without`, and to what they cut peers' packets.
-fn limits(machine: &CopyMachine, without: &str, packets: bool) -> P2p {
-    let tlp_bytes = peer_bytes(machine.cpu).filter(|_| packets);
-    let own = P2p { tlp_bytes, ..P2p::default() };
-    RootProfile::of(machine.cpu).map_or(own, |p| p.fill(own, without))
+/// Rules without which a row is asked what it was asked before they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// Sizes of packets: of GPUs, and of what Intel's root complexes forward.
+    pub packets: bool,
+    /// What root complexes have to the other socket.
+    pub sockets: bool,
+}
+
+impl Rules {
+    /// All of them.
+    pub const ALL: Self = Self { packets: true, sockets: true };
+
+    /// Those that had been written when a machine's rows were read; `first.rs` counts them.
+    pub fn before(machine: &CopyMachine) -> Self {
+        let written = machine.rules_before;
+        Self { packets: written >= 4, sockets: written >= 5 }
+    }
+}
+
+/// What is known of a machine's root complexes by its CPU, but for what the machine `without` was seen
+/// to do.
+fn limits(cpu: &str, without: &str, rules: Rules) -> P2p {
+    let mut known = known_of(cpu, P2p::default(), without).0;
+    if !rules.packets {
+        known.tlp_bytes = None;
+    }
+    if !rules.sockets {
+        (known.far_read_gb_per_s, known.far_write_gb_per_s) = (None, None);
+    }
+    known
 }
 
 /// The machine of a row, with the packets that its devices are known to send or with MPS for all.
-fn topology(machine: &CopyMachine, p2p: P2p, packets: bool) -> Topology {
+fn topology(machine: &CopyMachine, p2p: P2p, rules: Rules) -> Topology {
     let mut b = Builder::new(machine.name);
     let sockets = machine.roots.iter().map(|s| s + 1).max().unwrap_or(1);
     for s in 0..sockets {
         b.add(&format!("s{s}"), Kind::Socket, None, None, None);
     }
     for s in 1..sockets {
-        b.interconnect("s0", &format!("s{s}"), 1000.0, None);
+        b.unknown_interconnect("s0", &format!("s{s}"));
     }
     for (i, socket) in machine.roots.iter().enumerate() {
         let socket = format!("s{socket}");
@@ -47,20 +71,20 @@ fn topology(machine: &CopyMachine, p2p: P2p, packets: bool) -> Topology {
         node.chip = Some(s.chip.to_owned()).filter(|c| !c.is_empty());
     }
     for (i, d) in machine.devices.iter().enumerate() {
-        let own = if packets && d.packet_bytes > 0 { d.packet_bytes } else { u32::MAX };
-        let link = RawLink { lanes: d.lanes, mps: machine.link.mps.min(own), ..machine.link };
-        b.add(&format!("dev{i}"), d.kind, Some(&parent(d.at)), Some(link), None);
+        let link = RawLink { lanes: d.lanes, ..machine.link };
+        let node = b.add(&format!("dev{i}"), d.kind, Some(&parent(d.at)), Some(link), None);
+        node.packet_bytes = Some(d.packet_bytes).filter(|bytes| rules.packets && *bytes > 0);
     }
     b.finish().expect("legal by construction")
 }
 
 /// Machine and streams of a row. What the machine itself was seen to do is no part of its prediction.
-fn asked(row: &CopyRow, packets: bool) -> (Topology, Vec<Flow>) {
-    asked_of(row, limits(row.machine, row.machine.name, packets), packets)
+fn asked(row: &CopyRow, rules: Rules) -> (Topology, Vec<Flow>) {
+    asked_of(row, limits(row.machine.cpu, row.machine.name, rules), rules)
 }
 
-fn asked_of(row: &CopyRow, p2p: P2p, packets: bool) -> (Topology, Vec<Flow>) {
-    let t = topology(row.machine, p2p, packets);
+fn asked_of(row: &CopyRow, p2p: P2p, rules: Rules) -> (Topology, Vec<Flow>) {
+    let t = topology(row.machine, p2p, rules);
     let end = |end| -> NodeId {
         let id = match end {
             End::Device(n) => format!("dev{n}"),
@@ -88,11 +112,11 @@ fn asked_of(row: &CopyRow, p2p: P2p, packets: bool) -> (Topology, Vec<Flow>) {
 /// # Errors
 /// As [`simulate_flows`].
 pub fn simulate_copy_row(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
-    simulate(params, row, asked(row, true), is_in_order(row))
+    simulate(params, row, asked(row, Rules::ALL), is_in_order(row))
 }
 
 /// The same of a row between devices, with root complexes limited as the machine itself was seen to
-/// limit them too; `None` where that is no other limit.
+/// limit them too; `None` where that moves nothing.
 ///
 /// # Errors
 /// As [`simulate_flows`].
@@ -100,39 +124,59 @@ pub(super) fn simulate_with_own_limits(
     params: &Params,
     row: &CopyRow,
 ) -> Result<Option<f64>, SimError> {
-    let own = limits(row.machine, "", true);
-    let (t, flows) = asked_of(row, own, true);
-    let is_device = |n| matches!(t.node(n).kind, Kind::Gpu | Kind::Nic);
-    let is_peer = flows.iter().all(|f| is_device(f.from) && is_device(f.to));
-    if !is_peer || own == limits(row.machine, row.machine.name, true) {
+    let own = limits(row.machine.cpu, "", Rules::ALL);
+    let bed = asked_of(row, own, Rules::ALL);
+    let imprint = |(t, flows): &(Topology, Vec<Flow>)| flows_imprint(t, params, flows, None);
+    if imprint(&bed) == imprint(&asked(row, Rules::ALL)) {
         return Ok(None);
     }
-    simulate(params, row, (t, flows), is_in_order(row)).map(Some)
+    let without = simulate_copy_row(params, row)?;
+    let with = simulate(params, row, bed, is_in_order(row))?;
+    Ok(Some(with).filter(|with| (with / without - 1.0).abs() > MOVED))
+}
+
+/// Whether a stream of a row crosses sockets: between devices, or with memory that is said to be the
+/// other socket's. Of several devices at once sources do not say whose memory each has; the model has
+/// all of it on the first socket.
+pub fn crosses_sockets(row: &CopyRow) -> bool {
+    let (t, flows) = asked(row, Rules::ALL);
+    let first = t.find("s0");
+    let is_said = |f: &&Flow| first != Some(f.from) && first != Some(f.to);
+    flows.iter().filter(is_said).any(|f| t.route(f.from, f.to).is_far(&t))
 }
 
 /// The same without the rules that were written since the first rows were read: all engines of a
-/// device share one queue, no copy waits for another, and packets have MPS.
+/// device share one queue, no copy waits for another, packets have MPS, and sockets limit nothing.
 ///
 /// # Errors
 /// As [`simulate_flows`].
 pub fn simulate_copy_row_first(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
-    simulate(&without_turns(params), row, asked(row, false), false)
+    let none = Rules { packets: false, sockets: false };
+    simulate(&without_turns(params), row, asked(row, none), false)
 }
 
-/// The same without the rules of packets alone.
-pub(super) fn simulate_before_packets(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
-    simulate(params, row, asked(row, false), is_in_order(row))
+/// The same with some of the rules of packets and of sockets, and all others.
+pub(super) fn simulate_by(params: &Params, row: &CopyRow, rules: Rules) -> Result<f64, SimError> {
+    simulate(params, row, asked(row, rules), is_in_order(row))
+}
+
+/// Whether the rule of sockets can have a part in a row: a machine of another source says what its
+/// CPU's root complexes have to the other socket, and a stream goes there.
+pub(super) fn is_limited_far(row: &CopyRow) -> bool {
+    let [with, without] =
+        [true, false].map(|sockets| asked(row, Rules { packets: true, sockets }).0);
+    with != without && crosses_sockets(row)
 }
 
 /// The same with all rules, but that the engines of a device share one queue.
 pub(super) fn simulate_one_queue(params: &Params, row: &CopyRow) -> Result<f64, SimError> {
-    simulate(&without_turns(params), row, asked(row, true), is_in_order(row))
+    simulate(&without_turns(params), row, asked(row, Rules::ALL), is_in_order(row))
 }
 
 /// Whether a rule that was written since the row was read can have a part in it: copies that wait,
 /// or two streams with one end.
 pub(super) fn is_ruled(row: &CopyRow) -> bool {
-    let (t, flows) = asked(row, true);
+    let (t, flows) = asked(row, Rules::ALL);
     is_in_order(row) || shares_an_engine(&t, &flows)
 }
 
@@ -182,7 +226,7 @@ pub(super) fn copy_imprint(params: &Params, row: &CopyRow) -> String {
     if is_in_order(row) {
         return String::new();
     }
-    let (t, flows) = asked(row, true);
+    let (t, flows) = asked(row, Rules::ALL);
     flows_imprint(&t, params, &flows, None)
 }
 
@@ -208,7 +252,7 @@ mod tests {
         for r in copy_rows() {
             let m = r.machine;
             assert!(!m.name.is_empty() && !m.source.is_empty() && !m.said.is_empty(), "{m:?}");
-            let (t, flows) = asked(r, true);
+            let (t, flows) = asked(r, Rules::ALL);
             assert!(!flows.is_empty() && r.measured > 0.0, "{r:?}");
             // What the links at a stream's ends carry raw, a row that is taken does not exceed.
             if let CopyQuestion::Alone(_) | CopyQuestion::Beside(..) = r.question {
@@ -262,12 +306,21 @@ mod tests {
             "Threadripper PRO 7955WX, two Switchtec, an uplink at Gen2",
             "one writes, across switches",
         );
-        let (t, _) = asked(&row, true);
+        let (t, _) = asked(&row, Rules::ALL);
         let link = |t: &Topology, id| t.node(t.find(id).unwrap()).link.unwrap().speed;
         assert_eq!(["sw0", "sw1"].map(|id| link(&t, id).generation().number()), [2, 5]);
         let ssd = copy_rows().find(|r| r.machine.devices.iter().any(|d| d.lanes == 4)).unwrap();
         let narrow = ssd.machine.devices.iter().position(|d| d.lanes == 4).unwrap();
-        assert_eq!(link(&asked(ssd, true).0, &format!("dev{narrow}")).lanes(), 4);
+        assert_eq!(link(&asked(ssd, Rules::ALL).0, &format!("dev{narrow}")).lanes(), 4);
+    }
+
+    #[test]
+    fn rows_across_sockets_say_so() {
+        for r in copy_rows() {
+            let says = ["two sockets", "other socket"].iter().any(|end| r.what.contains(end));
+            assert_eq!(crosses_sockets(r), says, "{}: {}", r.machine.name, r.what);
+        }
+        assert_eq!(copy_rows().filter(|r| crosses_sockets(r)).count(), 13);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{
     simulate_flows,
 };
 use crate::Origin;
-use crate::topology::{Guess, Kind, Knob, Limit, NodeId, Peer, Topology};
+use crate::topology::{Guess, Kind, Knob, Limit, NodeId, Peer, RootProfile, Topology};
 
 /// A limit, and where its number comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,9 @@ const LIMITS: [(&str, f64); 13] = [
     ("sm_read_lines", 2.0),
 ];
 
+/// The largest TLP that there is.
+const MOST_TLP_BYTES: u32 = 4096;
+
 /// More TLP transmissions of flows than this are not simulated again and again.
 const MOST_FLOWS: f64 = 5e5;
 
@@ -53,20 +56,27 @@ fn looser(
     let roots = topology.of_kind(Kind::RootComplex);
     let of_profile = |&n: &NodeId| {
         let (p2p, profile) = topology.p2p_of(n);
-        let seen = |of| profile.is_some_and(|p| matches!(p.limit(of, ""), Limit::Seen(_)));
-        p2p != topology.node(n).p2p && (seen(Peer::Reads) || seen(Peer::Writes))
+        let is_seen = |limit| matches!(limit, Limit::Seen(_));
+        let seen = |p: &RootProfile, of| is_seen(p.limit(of, "")) || is_seen(p.far_limit(of, ""));
+        let own = topology.node(n).p2p;
+        let has_limits = (p2p.limits(), p2p.far_limits()) != (own.limits(), own.far_limits());
+        has_limits && profile.is_some_and(|p| seen(p, Peer::Reads) || seen(p, Peer::Writes))
     };
-    let origin = if roots.iter().any(of_profile) { Origin::Fitted } else { Origin::Read };
+    let by_profile = if roots.iter().any(of_profile) { Origin::Fitted } else { Origin::Read };
+    let cut = roots.iter().filter_map(|&n| Some(topology.cut_of(n)?.1)).max();
+    let origin = cut.map_or(by_profile, |cut| cut.max(by_profile));
+    let uncut = cut.map(|_| MOST_TLP_BYTES);
     let free = topology.map_p2p(|p| {
         (p.cap_gb_per_s, p.read_gb_per_s, p.write_gb_per_s) = (Some(f64::INFINITY), None, None);
-        (p.read_slots, p.read_bytes, p.tlp_bytes) = (None, None, None);
+        (p.far_read_gb_per_s, p.far_write_gb_per_s) = (None, None);
+        (p.read_slots, p.read_bytes, p.tlp_bytes) = (None, None, uncut);
     });
     all.push((Decides { name: "root complex", origin }, free, params.clone()));
     if let Some(faster) = topology.with_faster_memory() {
         all.push((Decides { name: "memory", origin: Origin::Read }, faster, params.clone()));
     }
-    if let Some(link) = topology.interconnects().first() {
-        let origin = topology.interconnects().iter().map(|l| l.origin).max().unwrap_or(link.origin);
+    let known = topology.interconnects().iter().filter(|link| link.origin != Origin::Unknown);
+    if let Some(origin) = known.map(|link| link.origin).max() {
         let decides = Decides { name: "rate between sockets", origin };
         all.push((decides, topology.scale_interconnects(2.0), params.clone()));
     }
@@ -76,6 +86,11 @@ fn looser(
         let guess = topology.guessed(Guess::Mrrs, true).is_some();
         let origin = if guess { Origin::Assumed } else { Origin::Read };
         all.push((Decides { name: "MRRS", origin }, larger, params.clone()));
+    }
+    let packets = topology.of_kind(Kind::Gpu).into_iter().filter_map(|n| topology.packets_of(n));
+    if let Some(origin) = packets.map(|packets| packets.1).max() {
+        let larger = topology.map_packets(MOST_TLP_BYTES);
+        all.push((Decides { name: "the GPUs' packets", origin }, larger, params.clone()));
     }
     for (name, factor) in LIMITS {
         let Some(params) = params.scaled(name, factor) else { continue };

@@ -85,6 +85,8 @@ struct Route {
     hops: Vec<u32>,
     inputs: Vec<u32>,
     peer_to_peer: bool,
+    /// Whether it is peer-to-peer and crosses sockets.
+    is_far: bool,
     mps_bytes: u32,
     ack_ps: Ps,
     /// Hops whose queues lie inside the source's device: up to its link.
@@ -148,9 +150,12 @@ impl Fabric {
         self.channels.len() as u32 - 1
     }
 
-    /// Limits the bandwidth of a channel's peer-to-peer TLPs of a class.
+    /// Limits the bandwidth of a channel's peer-to-peer TLPs of a class, wherever they come from.
     pub fn limit(&mut self, channel: u32, class: Class, gb_per_s: f64) {
-        self.channels[channel as usize].spec.peer_gb_per_s[class as usize] = gb_per_s;
+        let spec = &mut self.channels[channel as usize].spec;
+        for caps in [&mut spec.peer_gb_per_s, &mut spec.far_gb_per_s] {
+            caps[class as usize] = gb_per_s;
+        }
     }
 
     /// Makes two channels the directions of one link.
@@ -170,7 +175,8 @@ impl Fabric {
         c.inputs.len() as u32 - 1
     }
 
-    pub fn add_route(&mut self, hops: Vec<u32>, peer_to_peer: bool) -> u32 {
+    /// Adds a way for packets of at most so many bytes.
+    pub fn add_route(&mut self, hops: Vec<u32>, peer_to_peer: bool, most_bytes: u32) -> u32 {
         let mut inputs = Vec::with_capacity(hops.len());
         let mut upstream = NONE;
         for &hop in &hops {
@@ -180,12 +186,22 @@ impl Fabric {
         }
         let spec = |&h: &u32| &self.channels[h as usize].spec;
         let mps_bytes = hops.iter().map(|h| spec(h).mps_bytes).min().unwrap_or(128);
+        let mps_bytes = mps_bytes.min(most_bytes);
+        let is_far = peer_to_peer && hops.iter().any(|h| spec(h).crosses_sockets);
         let ack_ps = hops.iter().map(|h| spec(h).latency_ps + spec(h).inside_ps).sum();
         let link = hops.iter().position(|&h| self.channels[h as usize].finite);
         let inside = link.map_or(0, |hop| hop as u16 + 1);
         let drain_hop = NO_HOP;
-        let route = Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps, inside, drain_hop };
-        self.routes.push(route);
+        self.routes.push(Route {
+            hops,
+            inputs,
+            peer_to_peer,
+            is_far,
+            mps_bytes,
+            ack_ps,
+            inside,
+            drain_hop,
+        });
         self.routes.len() as u32 - 1
     }
 

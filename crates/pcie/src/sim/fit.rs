@@ -12,10 +12,12 @@ use std::sync::Mutex;
 use super::copy_sim::simulate_with_own_limits;
 use super::hosts::simulate_some;
 use super::parallel::in_parallel;
+use super::peers::simulate_peer_with_own_limits;
 use super::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB,
-    IotlbSpec, Metric, NfpDevice, NfpHost, Params, SimError, copy_rows, iommu_row_is_fitted,
-    simulate_copy_row, simulate_curve, simulate_hop,
+    IotlbSpec, Metric, NfpDevice, NfpHost, PEER_ROWS, Params, SimError, Standing, Traffic,
+    copy_rows, iommu_row_is_fitted, simulate_copy_row, simulate_curve, simulate_hop,
+    simulate_peer_row,
 };
 
 /// Passes over a group's numbers.
@@ -406,6 +408,26 @@ fn roots(params: &Params) -> Result<Vec<LeftOut>, SimError> {
             with_all: in_use,
             without_row: None,
             without_machine: Some(simulate_copy_row(params, row)?),
+        });
+    }
+    for row in &PEER_ROWS {
+        let Some(in_use) = simulate_peer_with_own_limits(params, row)? else { continue };
+        let what = match row.traffic {
+            Traffic::Write => "one writes",
+            Traffic::Read => "one reads",
+            Traffic::BothWrite => "both write",
+        };
+        let is_far = row.standing == Standing::TwoSockets;
+        let sockets = if is_far { "two sockets" } else { "one socket" };
+        all.push(LeftOut {
+            group: Group::Roots,
+            machine: row.machine.to_owned(),
+            row: format!("{what}, {sockets}, GB/s"),
+            measured: row.gb_per_s,
+            in_use,
+            with_all: in_use,
+            without_row: None,
+            without_machine: Some(simulate_peer_row(params, row)?),
         });
     }
     Ok(all)

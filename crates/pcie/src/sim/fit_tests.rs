@@ -67,7 +67,7 @@ fn published_rows_are_predicted_by_the_others() {
         println!("{line}");
         assert!(doc.contains(&line), "docs/results/pcie.md has another: {line}");
     }
-    assert_eq!(rows.len(), 72);
+    assert_eq!(rows.len(), 79);
     // Limits of root complexes are seen, not fitted: their rows have nothing without themselves.
     for r in rows.iter().filter(|r| !matches!(r.group, Group::H200 | Group::Roots)) {
         let without = [r.without_row, r.without_machine].map(|v| error(v.unwrap(), r).abs());
@@ -90,22 +90,34 @@ fn the_other_h200s_are_the_files() {
     }
 }
 
-/// Three families have one machine each: with its own limit it is right one way, without it there is
-/// none.
+/// Five families have a limit within a socket from one machine each, three one across sockets: with its
+/// own a machine is right one way, without it there is another machine's or none.
 #[test]
 fn limits_of_root_complexes_are_known_from_one_machine_each() {
     let all = roots(&Params::default()).unwrap();
     let error = |value: f64, r: &LeftOut| value / r.measured - 1.0;
     for r in &all {
         println!("{r:?}");
-        let both = r.row.starts_with("both");
-        assert!(error(r.in_use, r).abs() < if both { 0.18 } else { 0.02 }, "{r:?}");
+        // What another machine of the family had more, or what is only its own two flows'.
+        let loose = r.row.starts_with("both") || r.machine.contains("Turin");
+        let most = if r.machine.contains("9374F") { 0.23 } else { 0.18 };
+        assert!(error(r.in_use, r).abs() < if loose { most } else { 0.02 }, "{r:?}");
         let without = r.without_machine.unwrap();
-        assert!(without >= r.in_use, "{r:?}");
+        assert!(r.row.contains("two sockets") || without >= r.in_use, "{r:?}");
     }
     let machines: Vec<&str> = all.iter().map(|r| r.machine.as_str()).collect();
-    let names = ["Xeon W-2123, WX 8100", "EPYC 7261, MI25", "E5-2650 v4, P40, three P4600"];
-    assert_eq!(machines, names.iter().flat_map(|n| [*n, *n]).collect::<Vec<_>>());
+    let names = [
+        ("Xeon W-2123, WX 8100", 2),
+        ("EPYC 7261, MI25", 2),
+        ("E5-2650 v4, P40, three P4600", 1),
+        ("2 x EPYC 7542, 8 x RTX 4090", 2),
+        ("Xeon W-3365, 2 x RTX 6000 Ada", 2),
+        ("2 x Turin, RTX PRO 6000", 2),
+        ("2 x EPYC 9374F, RTX PRO 6000", 2),
+    ];
+    let rows_of = |machine: &str| machines.iter().filter(|m| **m == machine).count();
+    assert_eq!(names.map(|(name, _)| rows_of(name)), names.map(|(_, rows)| rows), "{machines:?}");
+    assert_eq!(machines.len(), names.iter().map(|n| n.1).sum::<usize>(), "{machines:?}");
 }
 
 /// What fits of these rows, each with its machine, measured value and numbers, say.

@@ -99,6 +99,8 @@ pub fn flow_transmissions(
         let way = topology.route(flow.from, flow.to).nodes.len() as f64 + 1.0;
         let mps = [flow.from, flow.to].into_iter().filter_map(|n| topology.node(n).link);
         let mps = mps.map(|link| link.mps.bytes()).min().unwrap_or(256);
+        let own = [flow.from, flow.ends().0].into_iter().filter_map(|n| topology.packets_of(n));
+        let mps = own.map(|packets| packets.0).fold(mps, u32::min);
         let tlps = f64::from(bytes.div_ceil(mps)) + f64::from(u8::from(flow.by == Move::Read));
         *count as f64 * tlps * way
     };
@@ -156,6 +158,10 @@ impl<'a> Streams<'a> {
         self.topology.node(node).link.map_or(512, |l| l.mrrs.bytes())
     }
 
+    fn packet_bytes(&self, node: NodeId) -> u32 {
+        self.topology.packets_of(node).map_or(u32::MAX, |packets| packets.0)
+    }
+
     /// The engine of a device that copies, with so many read requests open.
     fn engine(&mut self, node: NodeId, tags: f64) -> EndpointId {
         let completer =
@@ -171,6 +177,7 @@ impl<'a> Streams<'a> {
         self.sim.add_channel(self.nodes.at[node.0], own, way);
         let engine = self.sim.add_endpoint(own, spec);
         self.sim.set_order(engine, self.topology.node(node).relaxed_ordering.into());
+        self.sim.set_packets(engine, self.packet_bytes(node));
         if self.topology.is_translated(node) {
             let spec = IotlbSpec::of(self.params);
             let iotlb = *self.iotlb.get_or_insert_with(|| self.sim.add_iotlb(spec));
@@ -182,7 +189,11 @@ impl<'a> Streams<'a> {
     fn target(&mut self, node: NodeId) -> EndpointId {
         let at = self.nodes.at[node.0];
         match self.topology.node(node).kind {
-            Kind::Gpu => attach_hbm(&mut self.sim, at, self.params),
+            Kind::Gpu => {
+                let hbm = attach_hbm(&mut self.sim, at, self.params);
+                self.sim.set_packets(hbm, self.packet_bytes(node));
+                hbm
+            }
             Kind::Nic => self.engine(node, 1.0),
             _ => self.memory(node),
         }

@@ -390,6 +390,48 @@ fn a_profile_caps_peers_alone() {
     assert!((fair[0] - 7.056).abs() < 1e-9, "{fair:?}");
 }
 
+/// What a root complex has to the other socket is its own: flows through two of them share nothing, and
+/// what stays in a socket or goes to host memory is not limited.
+#[test]
+fn what_root_complexes_have_to_the_other_socket_is_each_ones() {
+    let rome = with(&[
+        ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7542"),
+        ("gb_per_s = 128.0\n", ""),
+        ("crosses = true", "crosses = false"),
+    ]);
+    let far = |pairs: &[(&str, &str)]| total(&rome, pairs);
+    let one = far(&[("gpu0", "gpu4")]);
+    assert!((one / 22.53 - 1.0).abs() < 0.01, "{one}");
+    let two = far(&[("gpu0", "gpu4"), ("gpu2", "gpu6")]);
+    assert!((two / (2.0 * 22.53) - 1.0).abs() < 0.01, "{two}");
+    assert!(far(&[("gpu0", "gpu2")]) > 50.0 && far(&[("gpu0", "s1")]) > 50.0);
+    let [a, b] = ["gpu0", "gpu4"].map(|id| rome.find(id).unwrap());
+    let fair = crate::topology::fair_rates(&rome, &[(a, b)]).unwrap();
+    assert!((fair[0] - 22.53).abs() < 1e-9, "{fair:?}");
+    let notes = rome.route(a, b).notes(&rome).join("; ");
+    assert!(notes.contains("writes across sockets: at most 19.5 to 22.53 GB/s"), "{notes}");
+    // A file's own number goes before, of reads as well.
+    let own = with(&[("id = \"rc0\"\n", "id = \"rc0\"\np2p_far_read_gb_per_s = 5.0\n")]);
+    let own_of = |from: &str, to: &str| {
+        let flow = Flow::read(own.find(from).unwrap(), own.find(to).unwrap());
+        simulate_flows(&own, &Params::default(), &[flow]).unwrap()[0]
+    };
+    let read = own_of("gpu6", "gpu0");
+    assert!((read / 5.0 - 1.0).abs() < 0.03, "{read}");
+    assert!(own_of("gpu2", "gpu0") > 50.0);
+}
+
+/// Between NUMA nodes of one package no socket is crossed.
+#[test]
+fn nodes_of_one_package_are_no_sockets_apart() {
+    let rome = with(&[
+        ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7542"),
+        ("gb_per_s = 128.0\n", "gb_per_s = 128.0\nin_package = true\n"),
+        ("crosses = true", "crosses = false"),
+    ]);
+    assert!(total(&rome, &[("gpu0", "gpu4")]) > 50.0);
+}
+
 /// Operations, TLPs of MPS and a request of each read, channels: the ends' own two among them.
 #[test]
 fn transmissions_are_tlps_times_channels() {

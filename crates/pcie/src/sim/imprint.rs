@@ -69,7 +69,8 @@ impl Sim {
         let node = |e: EndpointId| self.endpoints[e.0 as usize].node;
         let allowed = if is_read { self.readable(from, to) } else { self.writable(from, to) };
         let peer = self.is_forwarded(from, to);
-        let _ = write!(text, "\n{from:?}{to:?}{peer}{allowed}");
+        let packets = [from, to].map(|e| self.endpoints[e.0 as usize].packet_bytes);
+        let _ = write!(text, "\n{from:?}{to:?}{peer}{allowed}{packets:?}");
         let spec = self.iotlb(from, to).map(|i| (i, self.iotlbs[i].spec));
         let _ = write!(text, "{spec:?}");
         if !is_read {
@@ -98,7 +99,8 @@ impl Sim {
         let mut spec = *self.fabric.spec_of(channel);
         if !peer {
             // What a root complex cuts and caps is peer traffic.
-            spec = ChannelSpec { cut_bytes: 0, peer_gb_per_s: [0.0; 3], ..spec };
+            let none = [0.0; 3];
+            spec = ChannelSpec { cut_bytes: 0, peer_gb_per_s: none, far_gb_per_s: none, ..spec };
         }
         let _ = write!(text, " {}{spec:?}", place(channel));
         if let Some(back) = self.fabric.reverse_of(channel).filter(|_| spec.dllp_bytes > 0) {

@@ -74,7 +74,7 @@ pub use collapse::{Fan, fans, schedule, warnings};
 pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, SwitchAt};
 pub use copy_order::CopyStream;
 pub use copy_rows::{COPY_ROWS, copy_rows};
-pub use copy_sim::{simulate_copy_row, simulate_copy_row_first};
+pub use copy_sim::{crosses_sockets, simulate_copy_row, simulate_copy_row_first};
 pub use decides::{Decides, decides, flows_decided};
 pub use derivatives::{Derivative, derivatives};
 pub use first::{Answer, MOVED, TIE, answer_copy_row, answer_peer_row};
@@ -110,6 +110,7 @@ pub use third_rows::THIRD_COPY_ROWS;
 
 pub use rank::{
     EQUAL, Figure, GOALS, Goal, HangsOn, MOVE, Origins, Ranking, Ranks, Tie, rank, unknown_roots,
+    unknown_sockets,
 };
 pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, impossible, losses, sensitivity,
@@ -155,6 +156,7 @@ pub struct EndpointSpec {
 struct Endpoint {
     spec: EndpointSpec,
     order: Order,
+    packet_bytes: u32,
     node: u32,
     tags_free: u32,
     writes: Waiting,
@@ -420,6 +422,7 @@ impl Sim {
         self.endpoints.push(Endpoint {
             spec,
             order: Order::default(),
+            packet_bytes: u32::MAX,
             node,
             tags_free: spec.tags,
             writes: Waiting::default(),
@@ -540,13 +543,14 @@ impl Sim {
         if let Some(&route) = self.routes.get(&(from.0, to.0)) {
             return Ok(route);
         }
-        let (a, b) = (self.endpoints[from.0 as usize].node, self.endpoints[to.0 as usize].node);
+        let ends = [from, to].map(|end| &self.endpoints[end.0 as usize]);
+        let ([a, b], [own, other]) = (ends.map(|e| e.node), ends.map(|e| e.packet_bytes));
         let no_route = SimError::NoRoute { from: from.0, to: to.0 };
         let out = self.hops(a, b).ok_or(no_route)?;
         let back = self.hops(b, a).ok_or(no_route)?;
         let peer = self.is_forwarded(from, to);
-        let route = self.fabric.add_route(out.iter().map(|h| h.1).collect(), peer);
-        self.fabric.add_route(back.iter().map(|h| h.1).collect(), peer);
+        let route = self.fabric.add_route(out.iter().map(|h| h.1).collect(), peer, own);
+        self.fabric.add_route(back.iter().map(|h| h.1).collect(), peer, own.min(other));
         self.routes.insert((from.0, to.0), route);
         if let Some(iotlb) = self.iotlb(from, to) {
             self.translated_routes.insert(route, iotlb);

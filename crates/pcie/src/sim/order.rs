@@ -60,6 +60,12 @@ impl Sim {
         self.endpoints[endpoint.0 as usize].order = order;
     }
 
+    /// Limits the packets that an endpoint's device sends, and those in which what it reads comes, to so
+    /// many bytes. To be called before its first operation.
+    pub fn set_packets(&mut self, endpoint: EndpointId, bytes: u32) {
+        self.endpoints[endpoint.0 as usize].packet_bytes = bytes;
+    }
+
     pub(super) fn order(&self, endpoint: EndpointId) -> Order {
         self.endpoints[endpoint.0 as usize].order
     }

@@ -113,7 +113,7 @@ fn machine(m: &OrderMachine, relaxed: bool) -> Topology {
     for s in ["s0", "s1"] {
         b.add(s, Kind::Socket, None, None, None);
     }
-    b.interconnect("s0", "s1", 1000.0, None);
+    b.unknown_interconnect("s0", "s1");
     b.add("rc0", Kind::RootComplex, Some("s0"), None, None);
     let link = RawLink::new(m.generation, m.lanes);
     b.add("nic0", Kind::Nic, Some("rc0"), Some(link), None).relaxed_ordering = Some(relaxed);

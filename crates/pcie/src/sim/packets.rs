@@ -1,23 +1,8 @@
-//! How large a packet is that a stated piece of hardware sends: two rules, with their sources and
-//! what they were said to do before the model had them, in docs/results/pcie-packets.md.
-//!
-//! 1. A GPU of NVIDIA of a compute capability below 9 moves 128 B a packet, whatever its link's MPS:
-//!    `packet_bytes` of `copies.rs` and `peers.rs`. NVIDIA's DCGM counts 12.3 % of protocol beside the
-//!    payload of its copies, and 8 % beside that of later ones (`RunSubtestPcieBandwidth`); of powers of
-//!    two only 128 and 256 B have that.
-//! 2. Intel's root complexes forward peers' writes and completions in packets of 64 B (NVIDIA/nccl,
-//!    `INTEL_P2P_OVERHEAD`).
+//! The two rules of packet sizes (`topology/packets.rs`) beside the rows that others measured: which they
+//! can move, and what they were said to do before the model had them, in docs/results/pcie-packets.md.
 
 use super::CopyMachine;
-
-/// Bytes of a packet that an Intel root complex forwards to a peer.
-const INTEL_PEER_BYTES: u32 = 64;
-
-/// Size to which the root complexes of this CPU cut what peers send, where one is known.
-pub(super) fn peer_bytes(cpu: &str) -> Option<u32> {
-    let is_intel = ["Intel", "Xeon", "E5-"].iter().any(|part| cpu.contains(part));
-    is_intel.then_some(INTEL_PEER_BYTES)
-}
+use crate::topology::peer_bytes;
 
 /// Whether one of the two rules can have a part in a machine's rows.
 pub(super) fn is_packeted(machine: &CopyMachine) -> bool {
@@ -53,15 +38,23 @@ mod tests {
         near(rate("8 x H200, host not named", "to host memory"), 57.6);
     }
 
+    /// Machines whose GPUs have such packets are named so that the rule would tell it of them.
     #[test]
-    fn root_complexes_of_intel_cut_and_no_others() {
-        for cpu in ["Xeon W-2123", "E5-2650 v4", "Intel(R) Core(TM) Ultra 9 285K"] {
-            assert_eq!(peer_bytes(cpu), Some(64), "{cpu}");
-        }
-        for cpu in ["EPYC 7542", "Threadripper PRO 7955WX", "Ryzen 9 3900X", "NVIDIA Grace CPU", ""]
-        {
-            assert_eq!(peer_bytes(cpu), None, "{cpu}");
-        }
+    fn machines_with_such_packets_are_called_so() {
+        let named = |m: &CopyMachine| crate::topology::gpu_bytes(m.name).is_some();
+        let stated = |m: &CopyMachine| m.devices.iter().any(|d| d.packet_bytes > 0);
+        let unnamed: Vec<&str> = copy_rows()
+            .filter(|r| stated(r.machine) && !named(r.machine))
+            .map(|r| r.machine.name)
+            .collect();
+        assert_eq!(unnamed, [""; 0]);
+        // GPUs that move nothing themselves, and of which a NIC or an SSD reads or writes.
+        let mut still: Vec<&str> = copy_rows()
+            .filter(|r| named(r.machine) && !stated(r.machine))
+            .map(|r| r.machine.name)
+            .collect();
+        still.dedup();
+        assert_eq!(still, ["E5-2650 v4, P40, three P4600", "A30, NIC of the other socket"]);
     }
 
     /// A row that one of the rules moves was known before it, and what it said then stays.

@@ -216,6 +216,31 @@ pub fn unknown_roots(
     all
 }
 
+/// Sockets between which a path sends much, and of which nobody says at what rate
+/// ([`Route::unknown_between`](crate::topology::Route::unknown_between)).
+pub fn unknown_sockets(
+    t: &Topology,
+    [gpu, nic]: [NodeId; 2],
+    path: PathModel,
+    goal: Goal,
+) -> Vec<[NodeId; 2]> {
+    if goal.load().0 <= SMALL {
+        return Vec::new();
+    }
+    let to_gpu = t.route(nic, gpu);
+    // The receiving NIC writes into its GPU, on a machine like this.
+    let mut all = to_gpu.unknown_between(t, Peer::Writes);
+    all.extend(match (path, t.memory_of(nic)) {
+        (PathModel::Pull, _) => to_gpu.unknown_between(t, Peer::Reads),
+        // Host memory is beside the NIC.
+        (PathModel::Staged, Some(memory)) => t.route(gpu, memory).unknown_between(t, Peer::Writes),
+        _ => t.route(gpu, nic).unknown_between(t, Peer::Writes),
+    });
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// Ranks the NIC's paths between a GPU and a NIC by each goal. A path that does not exist between
 /// the two, or does not carry the size, is in no ranking.
 pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Goal]) -> Ranks {
@@ -246,7 +271,8 @@ pub fn rank(spec: TestBedSpec<'_>, nic: NicModel, origins: &Origins, goals: &[Go
     let figure = |case: usize| {
         let value = base[case].1.ok()?;
         let (goal, path) = cases[case];
-        let is_known = unknown_roots(&topology, ends, path, goal).is_empty();
+        let is_known = unknown_roots(&topology, ends, path, goal).is_empty()
+            && unknown_sockets(&topology, ends, path, goal).is_empty();
         let origin = if is_known { Origin::Read } else { Origin::Unknown };
         let mut figure = Figure { value, low: value, high: value, origin };
         for (m, by) in moved.iter().enumerate() {

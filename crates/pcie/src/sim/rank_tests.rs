@@ -140,6 +140,40 @@ fn a_profile_makes_known_what_it_says() {
     }
 }
 
+/// Much between two sockets is unknown where neither the link's rate nor what the root complexes have is
+/// known.
+#[test]
+#[cfg(feature = "toml")]
+fn what_nobody_says_of_sockets_is_unknown() {
+    let of = |cpu: &str, link: &str, path, goal| {
+        let socket = |s: u32| format!("[[socket]]\nid='s{s}'\ncpu='{cpu}'\n");
+        let root = |s: u32| format!("[[root_complex]]\nid='r{s}'\nsocket='s{s}'\n");
+        let text = format!(
+            "{}{}{}{}[[interconnect]]\nfrom='s0'\nto='s1'\n{link}\n[[gpu]]\nid='g'\nparent='r0'\n\
+             [[nic]]\nid='n'\nparent='r1'\n",
+            socket(0),
+            socket(1),
+            root(0),
+            root(1)
+        );
+        let t = crate::topology::from_toml(&text).unwrap();
+        let ends = [t.find("g").unwrap(), t.find("n").unwrap()];
+        unknown_sockets(&t, ends, path, goal).len()
+    };
+    let (small, large) = (Goal::Latency(4096), Goal::Latency(256 << 10));
+    for (cpu, link, path, goal, unknown) in [
+        ("", "", PathModel::Pull, large, 1),
+        ("", "", PathModel::Pull, small, 0),
+        ("", "gb_per_s=30.0", PathModel::Pull, Goal::Rate, 0),
+        ("AMD EPYC 7542", "", PathModel::PushKernel, large, 0),
+        ("AMD EPYC 7542", "", PathModel::Pull, Goal::Rate, 1),
+        // To host memory of the other socket nobody has measured.
+        ("AMD EPYC 7542", "", PathModel::Staged, large, 1),
+    ] {
+        assert_eq!(of(cpu, link, path, goal), unknown, "{cpu} {link} {path:?} {goal:?}");
+    }
+}
+
 /// A number that is given is not moved.
 #[test]
 fn what_is_measured_is_not_moved() {
@@ -293,4 +327,22 @@ fn an_assumed_link_is_moved() {
     let found = ranks("two-sockets", NicModel::Cx7, &measured(), &[Goal::Latency(64 << 10)]);
     let names: Vec<&str> = found.hangs_on.iter().map(|h| h.name.as_str()).collect();
     assert!(names.contains(&Guess::Interconnects.name()), "{names:?}");
+}
+
+/// So are sizes of packets that are told from names, in the pair's part of the topology too.
+#[test]
+fn assumed_packets_are_moved() {
+    let mut t = builtin("two-root-complexes").unwrap();
+    let hangs = |t: &Topology, goal| {
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = TestBedSpec { topology: t, gpu, nic, params: &Params::default(), seed: 1 };
+        let found = rank(spec, NicModel::Cx7, &measured(), &[goal]);
+        let is_it = |h: &&HangsOn| h.name == Guess::Packets.name();
+        found.hangs_on.iter().find(is_it).map(|h| h.origin)
+    };
+    let goal = Goal::Latency(64 << 10);
+    assert_eq!(hangs(&t, goal), None, "no CPU is named");
+    assert!(t.name_cpu("Intel(R) Xeon(R) Platinum 8480+"));
+    assert_eq!(hangs(&t, goal), Some(Origin::Assumed));
+    assert_eq!(hangs(&t.map_p2p(|p| p.tlp_bytes = Some(64)), goal), None, "a file says it");
 }

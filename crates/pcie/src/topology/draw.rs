@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::assign::assign_topology;
 use super::builtin::builtin;
-use super::model::{Kind, Node, NodeId, Topology};
+use super::model::{Kind, NodeId, Topology};
 use super::p2p::Iommu;
 use super::survey::collapse_text;
 use super::tree::Class;
@@ -17,7 +17,8 @@ fn marked(origin: Origin) -> String {
     if origin == Origin::Read { String::new() } else { format!(" ({origin})") }
 }
 
-fn label(node: &Node) -> String {
+fn label(topology: &Topology, id: NodeId) -> String {
+    let node = topology.node(id);
     let mut text = format!("{} {}", node.kind, one_line(&node.id));
     if let Some(link) = node.link {
         let (generation, lanes) = (link.speed.generation().number(), link.speed.lanes());
@@ -26,6 +27,10 @@ fn label(node: &Node) -> String {
         let _ = write!(text, " MPS {}{}", link.mps.bytes(), mark(from.mps));
         if node.kind != Kind::Switch {
             let _ = write!(text, " MRRS {}{}", link.mrrs.bytes(), mark(from.mrrs));
+        }
+        let packets = topology.packets_of(id).filter(|packets| packets.0 < link.mps.bytes());
+        if let Some((bytes, origin)) = packets {
+            let _ = write!(text, " packets {bytes}{}", mark(origin));
         }
     }
     if node.unknown {
@@ -68,13 +73,15 @@ fn label(node: &Node) -> String {
     if let Some(slots) = node.p2p.read_slots {
         let _ = write!(text, "  {slots} peer reads at once");
     }
-    if let Some(bytes) = node.p2p.tlp_bytes {
-        let _ = write!(text, "  peer TLPs {bytes} B");
+    if let Some((bytes, origin)) = cut(topology, id) {
+        let _ = write!(text, "  peer TLPs {bytes} B{}", marked(origin));
     }
     for (what, limit) in [
         ("peer reads", node.p2p.read_gb_per_s),
         ("peer writes", node.p2p.write_gb_per_s),
         ("peers", node.p2p.cap_gb_per_s),
+        ("peer reads across sockets", node.p2p.far_read_gb_per_s),
+        ("peer writes across sockets", node.p2p.far_write_gb_per_s),
         ("mesh", node.mesh_gb_per_s),
         ("reads of memory", node.memory_read_gb_per_s),
         ("writes to memory", node.memory_write_gb_per_s),
@@ -86,6 +93,11 @@ fn label(node: &Node) -> String {
     text
 }
 
+/// Size to which a root complex cuts what peers send.
+fn cut(topology: &Topology, id: NodeId) -> Option<(u32, Origin)> {
+    topology.cut_of(id).filter(|_| topology.node(id).kind == Kind::RootComplex)
+}
+
 /// The tree, one node per line, then the links between sockets.
 pub fn to_tree(topology: &Topology) -> String {
     let mut out = format!("{}\n", one_line(&topology.name));
@@ -94,8 +106,11 @@ pub fn to_tree(topology: &Topology) -> String {
     }
     for link in topology.interconnects() {
         let [a, b] = [link.a, link.b].map(|node| one_line(&topology.node(node).id));
-        let (rate, mark) = (link.gb_per_s, marked(link.origin));
-        let _ = writeln!(out, "{a} <-> {b}  {rate} GB/s each way{mark}");
+        let (rate, mark) = (link.text(), marked(link.origin));
+        let _ = match link.origin {
+            Origin::Unknown => writeln!(out, "{a} <-> {b}  {rate}"),
+            _ => writeln!(out, "{a} <-> {b}  {rate} each way{mark}"),
+        };
     }
     if has_marks(topology) {
         // A built-in example is nobody's machine.
@@ -109,7 +124,10 @@ pub fn to_tree(topology: &Topology) -> String {
 fn has_marks(topology: &Topology) -> bool {
     let links = topology.nodes().filter(|(_, n)| n.link.is_some()).map(|(_, n)| n.link_origin);
     let mut origins = links.flat_map(|l| [l.speed, l.mps, l.mrrs]);
+    let mut told =
+        topology.nodes().flat_map(|(id, _)| [topology.packets_of(id), cut(topology, id)]);
     origins.any(|o| o != Origin::Read)
+        || told.any(|told| told.is_some_and(|(_, origin)| origin != Origin::Read))
         || topology.interconnects().iter().any(|l| l.origin != Origin::Read)
 }
 
@@ -237,13 +255,13 @@ fn ways(topology: &Topology, gpus: &[NodeId], nics: &[NodeId], out: &mut String)
 
 fn tree(topology: &Topology, node: NodeId, indent: &str, root: bool, out: &mut String) {
     if root {
-        let _ = writeln!(out, "{}", label(topology.node(node)));
+        let _ = writeln!(out, "{}", label(topology, node));
     }
     let children = topology.children(node);
     for (i, &child) in children.iter().enumerate() {
         let last = i + 1 == children.len();
         let (branch, bar) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        let _ = writeln!(out, "{indent}{branch}{}", label(topology.node(child)));
+        let _ = writeln!(out, "{indent}{branch}{}", label(topology, child));
         tree(topology, child, &format!("{indent}{bar}"), false, out);
     }
 }

@@ -17,6 +17,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::between::{RawBetween, UNKNOWN_GB_PER_S};
 use super::error::TopologyError;
 use super::model::{Builder, Kind, LinkOrigin, RawLink, Topology};
 use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
@@ -154,9 +155,11 @@ impl From<&IommuEntry> for Iommu {
 struct InterconnectEntry {
     from: Spanned<String>,
     to: Spanned<String>,
-    gb_per_s: f64,
+    gb_per_s: Option<f64>,
     #[serde(default)]
     assumed: bool,
+    #[serde(default)]
+    in_package: bool,
 }
 
 #[derive(Deserialize)]
@@ -175,8 +178,12 @@ struct RootComplexEntry {
     p2p_cap_gb_per_s: Option<f64>,
     p2p_read_gb_per_s: Option<f64>,
     p2p_write_gb_per_s: Option<f64>,
+    p2p_far_read_gb_per_s: Option<f64>,
+    p2p_far_write_gb_per_s: Option<f64>,
     iommu: Option<IommuEntry>,
     mesh_gb_per_s: Option<f64>,
+    #[serde(default)]
+    model: String,
 }
 
 #[derive(Deserialize)]
@@ -202,6 +209,7 @@ struct DeviceEntry {
     mps: Spanned<u32>,
     #[serde(default = "mrrs512")]
     mrrs: Spanned<u32>,
+    packet_bytes: Option<Spanned<u32>>,
     #[serde(default)]
     acs: bool,
     port_acs: Option<bool>,
@@ -357,8 +365,14 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     for entry in &file.interconnect {
         let e = entry.as_ref();
         let line = Some(line_of(e.from.span().start));
-        let origin = if e.assumed { Origin::Assumed } else { Origin::Read };
-        builder.joined(e.from.as_ref(), e.to.as_ref(), e.gb_per_s, origin, line);
+        let origin = match (e.gb_per_s, e.assumed) {
+            (None, _) => Origin::Unknown,
+            (_, true) => Origin::Assumed,
+            (_, false) => Origin::Read,
+        };
+        let gb_per_s = e.gb_per_s.unwrap_or(UNKNOWN_GB_PER_S);
+        let (a, b) = (e.from.as_ref().clone(), e.to.as_ref().clone());
+        builder.joined(RawBetween { a, b, gb_per_s, origin, in_package: e.in_package, line });
     }
     for (name, value) in &file.measured {
         let line = Some(line_of(name.span().start));
@@ -431,8 +445,11 @@ fn root_complex(
         cap_gb_per_s: e.p2p_cap_gb_per_s,
         read_gb_per_s: e.p2p_read_gb_per_s,
         write_gb_per_s: e.p2p_write_gb_per_s,
+        far_read_gb_per_s: e.p2p_far_read_gb_per_s,
+        far_write_gb_per_s: e.p2p_far_write_gb_per_s,
     };
     node.unknown = e.unknown;
+    node.model.clone_from(&e.model);
     node.iommu = e.iommu.as_ref().map_or(Iommu::Unknown, Iommu::from);
     node.mesh_gb_per_s = e.mesh_gb_per_s;
     Ok(())
@@ -477,9 +494,21 @@ fn device(
         let reason = format!("{}: a {kind} is no port of a NIC's card", e.id.as_ref());
         return Err(TopologyError::Syntax { line: Some(line_of(card.span().start)), reason });
     }
+    if let Some(packets) = &e.packet_bytes {
+        let (bytes, line) = (*packets.as_ref(), line_of(packets.span().start));
+        if kind != Kind::Gpu {
+            let reason = format!("{}: a {kind} moves packets of MPS", e.id.as_ref());
+            return Err(TopologyError::Syntax { line: Some(line), reason });
+        }
+        if !bytes.is_power_of_two() || !(32..=4096).contains(&bytes) {
+            let field = "packet_bytes (a power of two from 32 to 4096)";
+            return Err(number(line, e.id.as_ref(), field, bytes));
+        }
+    }
     let parent = Some(e.parent.as_ref().as_str());
     let link = e.link.is_none().then_some(link);
     let node = builder.add(e.id.as_ref(), kind, parent, link, Some(line));
+    node.packet_bytes = e.packet_bytes.as_ref().map(|bytes| *bytes.as_ref());
     node.card = e.card.as_ref().map(|c| c.as_ref().clone()).filter(|c| c != UNKNOWN);
     node.name.clone_from(&e.name);
     (node.acs, node.port_acs) = (e.acs, e.port_acs);

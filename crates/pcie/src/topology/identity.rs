@@ -3,6 +3,7 @@
 use super::capture::Function;
 use super::model::Kind;
 use super::nics::{self, nic_family};
+use super::packets;
 
 pub(super) const HOST_BRIDGE: u16 = 0x0600;
 pub(super) const BRIDGE: u16 = 0x0604;
@@ -11,6 +12,8 @@ const NVIDIA: u16 = 0x10de;
 const AMD_GPU: u16 = 0x1002;
 const INTEL: u16 = 0x8086;
 const MELLANOX: u16 = 0x15b3;
+/// The root port `ioh3420`, which has the number of Intel's.
+const QEMU_ROOT_PORT: u16 = 0x3420;
 
 /// Starts of the vendors' names in pci.ids, old and new.
 const VENDORS: &[(&str, u16)] = &[
@@ -130,6 +133,20 @@ fn kind_by_name(f: &Function) -> Option<Kind> {
         _ => {}
     }
     (has(&f.name, NIC_WORDS) && !has(&f.name, NO_NIC)).then_some(Kind::Nic)
+}
+
+/// Whether it is a GPU of NVIDIA before Hopper, by its name or its number.
+pub(super) fn is_before_hopper(f: &Function) -> bool {
+    let is_told = || {
+        let by_number = || device(f).is_some_and(packets::is_before_hopper);
+        packets::gpu_bytes(&f.name).is_some() || by_number()
+    };
+    is_nvidia(f) && kind(f) == Some(Kind::Gpu) && is_told()
+}
+
+/// Whether a root port is one of an Intel root complex, and not QEMU's, whose host may be any.
+pub(super) fn is_intels_root(f: &Function) -> bool {
+    vendor(f) == Some(INTEL) && device(f) != Some(QEMU_ROOT_PORT)
 }
 
 /// Whether NVIDIA made it: nvidia-smi lists no other GPUs.

@@ -1,8 +1,8 @@
 //! Load of every link under a workload: bytes over the time in which the link moves them.
 //!
 //! Every flow takes [`Topology::path`], whole and at once; no queueing and no protocol but the
-//! headers of 64-bit memory writes of MPS, and a DLLP for each of them on the link's other direction,
-//! as in the simulation. It says which link is the narrowest, not how
+//! headers of 64-bit memory writes of MPS, or of the packets that a GPU sends, and a DLLP for each of
+//! them on the link's other direction, as in the simulation. It says which link is the narrowest, not how
 //! fast a program is.
 
 use std::str::FromStr;
@@ -10,6 +10,8 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::model::{Kind, NodeId, PcieLink, Topology};
+use super::route::Route;
+use crate::Origin;
 use crate::text::one_line;
 use crate::tlp::{Addressing, Config, DLLP_BYTES, Rcb, Tax};
 
@@ -198,18 +200,18 @@ pub(super) fn links(
     to: NodeId,
 ) -> Result<Vec<(NodeId, NodeId, f64)>, LoadError> {
     let way = checked_way(topology, from, to)?;
-    let is_peer = !(is_memory(topology, from) || is_memory(topology, to));
-    // Size to which a root complex on the way has cut the TLPs.
-    let mut cut = u32::MAX;
+    let (is_peer, is_far) = (way.is_peer(topology), way.is_far(topology));
+    // Size of the packets that move the data, and to which a root complex on the way has cut them.
+    let mut cut = topology.packet_bytes(from, to);
     let mut all = Vec::new();
-    for step in way.windows(2) {
+    for step in way.nodes.windows(2) {
         let node = topology.node(step[0]);
         let mut limit = f64::INFINITY;
         if is_peer && node.kind == Kind::RootComplex {
             let (p2p, _) = topology.p2p_of(step[0]);
             cut = cut.min(p2p.tlp_bytes.unwrap_or(u32::MAX));
             let is_down = topology.node(step[1]).parent == Some(step[0]);
-            let writes = p2p.limits()[0];
+            let [writes, _] = if is_far { p2p.far_limits() } else { p2p.limits() };
             limit = if is_down && writes > 0.0 { writes } else { limit };
         }
         let (a, b) = (topology.link_of(step[0]), topology.link_of(step[1]));
@@ -240,7 +242,7 @@ fn is_memory(topology: &Topology, id: NodeId) -> bool {
 }
 
 /// The way of writes between two ends, if they are ends and nothing refuses the writes.
-fn checked_way(topology: &Topology, from: NodeId, to: NodeId) -> Result<Vec<NodeId>, LoadError> {
+fn checked_way(topology: &Topology, from: NodeId, to: NodeId) -> Result<Route, LoadError> {
     let id = |n: NodeId| topology.node(n).id.clone();
     let wrong = |why: String| Err(LoadError::NoFlow { from: id(from), to: id(to), why });
     if from == to {
@@ -256,12 +258,12 @@ fn checked_way(topology: &Topology, from: NodeId, to: NodeId) -> Result<Vec<Node
         return wrong("neither end is a device".into());
     }
     let way = topology.route(from, to);
-    if !(is_memory(topology, from) || is_memory(topology, to))
+    if way.is_peer(topology)
         && let Some(root) = way.refuses_writes(topology)
     {
         return wrong(format!("{} refuses peer writes", id(root)));
     }
-    Ok(way.nodes)
+    Ok(way)
 }
 
 /// Rate of the link between two neighbours; `None` for what is no link: a root port's link is that
@@ -270,9 +272,8 @@ fn rate(topology: &Topology, a: NodeId, b: NodeId, cut: u32) -> Result<Option<f6
     let lower = if topology.node(a).parent == Some(b) { a } else { b };
     let (upper, node) = (if lower == a { b } else { a }, topology.node(lower));
     if node.parent != Some(upper) {
-        let joins = topology.interconnects().iter();
-        let mut rates = joins.filter(|l| [l.a, l.b] == [a, b] || [l.b, l.a] == [a, b]);
-        return Ok(rates.next().map(|l| l.gb_per_s));
+        let link = topology.between(a, b).filter(|link| link.origin != Origin::Unknown);
+        return Ok(link.map(|link| link.gb_per_s));
     }
     match (node.kind, node.link) {
         (Kind::RootComplex, _) => Ok(node.mesh_gb_per_s),

@@ -8,6 +8,7 @@
 //! legal.
 
 mod assign;
+mod between;
 mod builtin;
 mod capture;
 mod check;
@@ -25,6 +26,7 @@ mod model;
 mod nics;
 mod nvidia_smi;
 mod p2p;
+mod packets;
 mod part;
 mod profiles;
 mod route;
@@ -36,6 +38,7 @@ mod sysfs;
 mod tree;
 
 pub use assign::{Assigned, assign, assign_matrix, assign_to, assign_topology, candidates};
+pub use between::Interconnect;
 pub use builtin::{BUILTIN_NAMES, builtin};
 pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAddress, Port, Rate};
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
@@ -47,15 +50,17 @@ pub use file::from_toml;
 pub use knob::Knob;
 pub use load::{LinkLoad, LoadError, Workload, loads};
 pub use lspci::from_lspci;
-pub use model::{
-    Builder, Distance, Interconnect, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology,
-};
+pub use model::{Builder, Distance, Kind, LinkOrigin, Node, NodeId, PcieLink, RawLink, Topology};
 #[cfg(test)]
 pub(crate) use nics::two_ports;
 pub use nics::{NIC_FAMILIES, NicFamily, nic_family};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
 pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};
+#[cfg(test)]
+pub(crate) use packets::gpu_bytes;
+pub(crate) use packets::{GPU_BYTES, peer_bytes};
 pub use part::Guess;
+pub(crate) use profiles::known_of;
 pub use profiles::{Limit, PROFILES, Peer, RootProfile, SeenRate};
 pub use route::{Redirect, Route};
 #[cfg(feature = "toml")]

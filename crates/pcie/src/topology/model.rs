@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use super::between::{Interconnect, RawBetween};
 use super::error::TopologyError;
 use super::p2p::{Chip, Collapse, Iommu, P2p, Slot};
 use crate::Origin;
@@ -102,6 +103,9 @@ pub struct Node {
     pub link: Option<PcieLink>,
     /// Where the link's numbers come from.
     pub link_origin: LinkOrigin,
+    /// Most bytes of a packet that a GPU sends, and of one in which what it reads comes; `None`: what
+    /// [`Topology::packets_of`] has of its name, else MPS.
+    pub packet_bytes: Option<u32>,
     /// Peer-to-peer behaviour; it applies to root complexes.
     pub p2p: P2p,
     /// Whether access control services (ACS) of the ports below this switch or root port redirect
@@ -128,21 +132,8 @@ pub struct Node {
     pub unknown: bool,
     /// The card that a NIC is a port of; `None`: unknown, taken as one of its own.
     pub card: Option<String>,
-    /// Free text; a socket's is its CPU's name.
+    /// Free text; a socket's is its CPU's name, a root complex's may be its vendor's.
     pub model: String,
-}
-
-/// A link between two sockets.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interconnect {
-    /// One end.
-    pub a: NodeId,
-    /// Other end.
-    pub b: NodeId,
-    /// Bandwidth for peer traffic each way, GB/s.
-    pub gb_per_s: f64,
-    /// Where it comes from.
-    pub origin: Origin,
 }
 
 /// A checked topology.
@@ -226,7 +217,7 @@ struct RawNode {
 pub struct Builder {
     name: String,
     nodes: Vec<RawNode>,
-    interconnects: Vec<(String, String, f64, Origin, Option<usize>)>,
+    pub(super) interconnects: Vec<RawBetween>,
     chips: Vec<Chip>,
     slots: Vec<Slot>,
     collapse: Collapse,
@@ -269,6 +260,7 @@ impl Builder {
             parent: None,
             link: None,
             link_origin: LinkOrigin::default(),
+            packet_bytes: None,
             p2p: P2p::default(),
             acs: false,
             port_acs: None,
@@ -286,27 +278,6 @@ impl Builder {
         self.nodes.push(RawNode { node, parent: parent.map(str::to_owned), link, line });
         let last = self.nodes.len() - 1;
         &mut self.nodes[last].node
-    }
-
-    /// Joins two sockets.
-    pub fn interconnect(&mut self, a: &str, b: &str, gb_per_s: f64, line: Option<usize>) {
-        self.joined(a, b, gb_per_s, Origin::Read, line);
-    }
-
-    /// Joins two sockets by a link whose rate nothing shows.
-    pub fn assumed_interconnect(&mut self, a: &str, b: &str, gb_per_s: f64) {
-        self.joined(a, b, gb_per_s, Origin::Assumed, None);
-    }
-
-    pub(super) fn joined(
-        &mut self,
-        a: &str,
-        b: &str,
-        gb_per_s: f64,
-        origin: Origin,
-        line: Option<usize>,
-    ) {
-        self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, origin, line));
     }
 
     /// Adds a chip, which switches name in [`Node::chip`].
@@ -362,6 +333,8 @@ impl Builder {
                 ("p2p_cap_gb_per_s", node.p2p.cap_gb_per_s),
                 ("p2p_read_gb_per_s", node.p2p.read_gb_per_s),
                 ("p2p_write_gb_per_s", node.p2p.write_gb_per_s),
+                ("p2p_far_read_gb_per_s", node.p2p.far_read_gb_per_s),
+                ("p2p_far_write_gb_per_s", node.p2p.far_write_gb_per_s),
                 ("mesh_gb_per_s", node.mesh_gb_per_s),
                 ("memory_read_gb_per_s", node.memory_read_gb_per_s),
                 ("memory_write_gb_per_s", node.memory_write_gb_per_s),
@@ -406,15 +379,15 @@ impl Builder {
         }
         check_slots(&self.slots, &nodes, &lines)?;
         let mut interconnects = Vec::new();
-        for (a, b, gb_per_s, origin, line) in self.interconnects {
-            positive(gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
-            let ends = [find(&a, "interconnect", line)?, find(&b, "interconnect", line)?];
+        for raw in self.interconnects {
+            let (line, RawBetween { a, b, gb_per_s, .. }) = (raw.line, &raw);
+            positive(*gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
+            let ends = [find(a, "interconnect", line)?, find(b, "interconnect", line)?];
             let are_sockets = ends.iter().all(|end| nodes[end.0].kind == Kind::Socket);
             if !are_sockets || ends[0] == ends[1] {
-                return Err(TopologyError::NotSockets { line, a, b });
+                return Err(TopologyError::NotSockets { line, a: raw.a, b: raw.b });
             }
-            let [a, b] = ends;
-            interconnects.push(Interconnect { a, b, gb_per_s, origin });
+            interconnects.push(raw.joins(ends));
         }
         let topology = Topology {
             name: self.name,
@@ -475,11 +448,6 @@ impl Topology {
         &self.nodes[id.0]
     }
 
-    /// Links between sockets.
-    pub fn interconnects(&self) -> &[Interconnect] {
-        &self.interconnects
-    }
-
     /// Chips that hold several switches.
     pub fn chips(&self) -> &[Chip] {
         &self.chips
@@ -529,54 +497,6 @@ impl Topology {
     /// The direct children of a node.
     pub fn children(&self, id: NodeId) -> Vec<NodeId> {
         self.nodes().filter(|(_, n)| n.parent == Some(id)).map(|(c, _)| c).collect()
-    }
-
-    /// Sockets from `a` to `b`, both included, in the fewest hops. Empty where no interconnects
-    /// connect them.
-    pub fn socket_path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
-        let mut from: HashMap<NodeId, NodeId> = HashMap::new();
-        let mut queue = std::collections::VecDeque::from([a]);
-        while let Some(here) = queue.pop_front() {
-            if here == b {
-                let mut path: Vec<NodeId> =
-                    std::iter::successors(Some(b), |n| from.get(n).copied()).collect();
-                path.reverse();
-                return path;
-            }
-            for link in &self.interconnects {
-                let next = match () {
-                    () if link.a == here => link.b,
-                    () if link.b == here => link.a,
-                    () => continue,
-                };
-                if next != a && !from.contains_key(&next) {
-                    from.insert(next, here);
-                    queue.push_back(next);
-                }
-            }
-        }
-        Vec::new()
-    }
-
-    fn check_connected(&self) -> Result<(), TopologyError> {
-        let sockets = self.of_kind(Kind::Socket);
-        for &socket in sockets.iter().skip(1) {
-            if self.socket_path(sockets[0], socket).is_empty() {
-                return Err(TopologyError::Unconnected {
-                    line: None,
-                    a: self.nodes[sockets[0].0].id.clone(),
-                    b: self.nodes[socket.0].id.clone(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// A copy whose interconnects are `factor` times as fast.
-    pub fn scale_interconnects(&self, factor: f64) -> Self {
-        let mut copy = self.clone();
-        copy.interconnects.iter_mut().for_each(|link| link.gb_per_s *= factor);
-        copy
     }
 
     /// A copy in which `change` is applied to the peer-to-peer behaviour of every root complex.

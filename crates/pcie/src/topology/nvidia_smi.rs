@@ -262,7 +262,11 @@ impl Matrix {
     /// A coarse topology in which every pair whose class the matrix shows has that class, as far
     /// as the classes agree among themselves. It knows no links; devices that share a switch and
     /// functions of one card look alike in a matrix.
-    pub fn topology(&self, name: &str, socket_gb_per_s: f64) -> Result<Topology, TopologyError> {
+    pub fn topology(
+        &self,
+        name: &str,
+        socket_gb_per_s: Option<f64>,
+    ) -> Result<Topology, TopologyError> {
         let levels = [Distance::Node, Distance::Phb, Distance::Pxb, Distance::Pix];
         let [sockets, roots, outer, inner] = levels.map(|limit| self.groups(limit));
         let mut b = Builder::new(name);
@@ -276,7 +280,11 @@ impl Matrix {
                 let node = b.add(&id("socket", i), Kind::Socket, None, None, None);
                 node.model = numa.map_or_else(String::new, |n| format!("NUMA node {n}"));
                 for &other in &firsts {
-                    b.assumed_interconnect(&id("socket", other), &id("socket", i), socket_gb_per_s);
+                    let ends = [id("socket", other), id("socket", i)];
+                    match socket_gb_per_s {
+                        Some(rate) => b.interconnect(&ends[0], &ends[1], rate, None),
+                        None => b.unknown_interconnect(&ends[0], &ends[1]),
+                    }
                 }
                 firsts.push(i);
             }

@@ -1,6 +1,8 @@
 //! What stands between two devices beside the tree: limits of root complexes, chips that hold
 //! several switches, IOMMUs, and behaviours of whole platforms.
 
+use super::profiles::Peer;
+
 /// Treatment of traffic between the ports of a root complex. `None` means unknown, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct P2p {
@@ -22,16 +24,41 @@ pub struct P2p {
     pub read_gb_per_s: Option<f64>,
     /// Bandwidth limit of forwarded writes, GB/s.
     pub write_gb_per_s: Option<f64>,
+    /// Bandwidth limit of what forwarded reads return from devices of another socket, GB/s.
+    pub far_read_gb_per_s: Option<f64>,
+    /// Bandwidth limit of forwarded writes by devices of another socket, GB/s.
+    pub far_write_gb_per_s: Option<f64>,
+}
+
+/// The least of some limits, GB/s; 0: none.
+fn least<const N: usize>(limits: [Option<f64>; N]) -> f64 {
+    limits.into_iter().flatten().min_by(f64::total_cmp).unwrap_or(0.0)
 }
 
 impl P2p {
     /// Bandwidth limit of forwarded writes and of completions, GB/s; 0: none.
     pub(crate) fn limits(&self) -> [f64; 2] {
-        let least = |own: Option<f64>| {
-            let both = [own, self.cap_gb_per_s].into_iter().flatten().min_by(f64::total_cmp);
-            both.unwrap_or(0.0)
+        [self.write_gb_per_s, self.read_gb_per_s].map(|own| least([own, self.cap_gb_per_s]))
+    }
+
+    /// The same of what devices of another socket send.
+    pub(crate) fn far_limits(&self) -> [f64; 2] {
+        let both = [
+            (self.far_write_gb_per_s, self.write_gb_per_s),
+            (self.far_read_gb_per_s, self.read_gb_per_s),
+        ];
+        both.map(|(far, own)| least([far, own, self.cap_gb_per_s]))
+    }
+
+    /// Whether it has a limit of its own of such traffic; `is_far`: by devices of another socket.
+    pub(super) fn says_rate(&self, of: Peer, is_far: bool) -> bool {
+        let own = match (of, is_far) {
+            (Peer::Reads, false) => self.read_gb_per_s,
+            (Peer::Writes, false) => self.write_gb_per_s,
+            (Peer::Reads, true) => self.far_read_gb_per_s,
+            (Peer::Writes, true) => self.far_write_gb_per_s,
         };
-        [least(self.write_gb_per_s), least(self.read_gb_per_s)]
+        own.or(self.cap_gb_per_s).is_some()
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Interconnect, Kind, NodeId, Topology};
+use super::between::Interconnect;
+use super::model::{Kind, NodeId, Topology};
+use crate::Origin;
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs};
 
 /// A number that a capture or file does not give, moved.
@@ -16,11 +18,14 @@ pub enum Guess {
     Mps,
     /// MRRS of devices, to half and twice.
     Mrrs,
+    /// Sizes of packets that are told from what hardware is called, to half and twice.
+    Packets,
 }
 
 impl Guess {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Interconnects, Self::Generation, Self::Mps, Self::Mrrs];
+    pub const ALL: [Self; 5] =
+        [Self::Interconnects, Self::Generation, Self::Mps, Self::Mrrs, Self::Packets];
 
     /// In words.
     pub const fn name(self) -> &'static str {
@@ -29,6 +34,7 @@ impl Guess {
             Self::Generation => "generation of links",
             Self::Mps => "MPS",
             Self::Mrrs => "MRRS",
+            Self::Packets => "size of packets",
         }
     }
 
@@ -43,6 +49,8 @@ impl Guess {
             (Self::Mps, true) => "assumed MPS doubled",
             (Self::Mrrs, false) => "assumed MRRS halved",
             (Self::Mrrs, true) => "assumed MRRS doubled",
+            (Self::Packets, false) => "assumed packets halved",
+            (Self::Packets, true) => "assumed packets doubled",
         }
     }
 }
@@ -87,9 +95,7 @@ impl Topology {
                 let mut node = self.node(n).clone();
                 (node.id, node.name) = (format!("n{i}"), None);
                 node.parent = node.parent.and_then(new);
-                if node.kind != Kind::Socket {
-                    node.model.clear();
-                }
+                node.model = self.name_of_part(n);
                 node.card = None;
                 node
             })
@@ -113,9 +119,19 @@ impl Topology {
             let assumed = copy.interconnects.iter_mut().filter(|l| l.origin.is_uncertain());
             assumed.for_each(|l| l.gb_per_s *= factor);
         }
+        let step = |bytes: u32| if up { bytes * 2 } else { bytes / 2 };
+        if what == Guess::Packets {
+            let told = |found: Option<(u32, Origin)>| found.filter(|f| f.1.is_uncertain());
+            for (id, node) in self.nodes() {
+                let own = &mut copy.nodes[id.0];
+                let packets = told(self.packets_of(id)).map(|f| step(f.0));
+                own.packet_bytes = packets.or(own.packet_bytes);
+                let cut = told(self.cut_of(id)).filter(|_| node.kind == Kind::RootComplex);
+                own.p2p.tlp_bytes = cut.map(|f| step(f.0)).or(own.p2p.tlp_bytes);
+            }
+        }
         for node in &mut copy.nodes {
             let (Some(link), origin) = (&mut node.link, node.link_origin) else { continue };
-            let step = |bytes: u32| if up { bytes * 2 } else { bytes / 2 };
             if what == Guess::Generation && origin.speed.is_uncertain() {
                 let number = link.speed.generation().number();
                 let moved = if up { number + 1 } else { number.saturating_sub(1) };

@@ -2,6 +2,7 @@
 //! file leaves unknown; where nobody reported anything there is none.
 
 use super::p2p::P2p;
+use super::packets::peer_bytes;
 
 /// Share of what the links of a way carry from which on a rate tells of them and not of the root
 /// complex: single streams over one link have at least so much of it (docs/results/pcie-copies.md).
@@ -10,6 +11,8 @@ const LINKS_SHARE: f64 = 0.85;
 const GEN3: f64 = 14.4;
 const GEN4: f64 = 28.8;
 const GEN5: f64 = 57.6;
+/// What a NIC of 400 Gb/s carries one way, GB/s.
+const NDR: f64 = 50.0;
 
 /// Peer traffic of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,13 @@ pub struct SeenRate {
     pub links_gb_per_s: f64,
     /// Who reported it.
     pub source: &'static str,
+}
+
+impl SeenRate {
+    /// Whether it tells of the links on its way, not of the root complex.
+    fn is_by_links(&self) -> bool {
+        self.gb_per_s[1] >= LINKS_SHARE * self.links_gb_per_s
+    }
 }
 
 /// What reports say of a limit of peer traffic.
@@ -64,8 +74,11 @@ pub struct RootProfile {
     pub reads: Option<bool>,
     /// Whether peer writes pass.
     pub writes: Option<bool>,
-    /// Rates of machines.
+    /// Rates of machines, of devices of one socket.
     pub seen: &'static [SeenRate],
+    /// The same of devices of two sockets: what one root complex has to the other socket. Where two
+    /// flows were run, each had as much as one alone, so it is no limit that they share.
+    pub far: &'static [SeenRate],
     /// Who reported what passes.
     pub source: &'static str,
 }
@@ -101,13 +114,30 @@ const PUGET: Report = (
     "luigifcruz/stelline, hardware/puget-threadripper-pro-wrx90.md",
 );
 
+const ROME8: Report =
+    ("2 x EPYC 7542, 8 x RTX 4090", "the post \"RTX4090 GPUDirect P2P Unlocked!\" (blog.chlc.cc)");
+const TINYBOX: Report = (
+    "tinybox green (tiny14), 6 x RTX 4090",
+    "tinygrad/open-gpu-kernel-modules, README.md of branch 550.54.15-p2p",
+);
+const WRX80ADA: Report = (
+    "Threadripper PRO 5995WX, 2 x RTX 6000 Ada",
+    "dbkinghorn/Notes, 2023/NV-4090-P2P (Puget Systems)",
+);
+const W3365: Report =
+    ("Xeon W-3365, 2 x RTX 6000 Ada", "dbkinghorn/Notes, 2023/NV-4090-P2P (Puget Systems)");
+const STACKS: Report = (
+    "2 x Xeon 8480+, MI300X and ConnectX-7, a switch a stack",
+    "tlrmchlsmth/j-llm-d, branch raj/ttft, glm-disagg-pcie/nixl-iio-investigation",
+);
+
 const UNKNOWN: RootProfile =
-    RootProfile { name: "", cpus: &[], reads: None, writes: None, seen: &[], source: "" };
+    RootProfile { name: "", cpus: &[], reads: None, writes: None, seen: &[], far: &[], source: "" };
 
 /// The profiles; of two that match a name, the first counts. Families without one: Sandy Bridge,
-/// Ivy Bridge, Haswell, Skylake-SP, Ice Lake, Sapphire, Emerald and Granite Rapids, Milan. For them
-/// reports give rates without a CPU's name, or a CPU without rates.
-pub const PROFILES: [RootProfile; 11] = [
+/// Ivy Bridge, Haswell, Skylake-SP, Ice Lake-SP, Emerald and Granite Rapids, Milan. For them
+/// reports give rates without a CPU's name, or a CPU without rates between devices.
+pub const PROFILES: [RootProfile; 14] = [
     RootProfile {
         name: "Intel client",
         cpus: &["Intel(R) Core(TM)"],
@@ -134,6 +164,27 @@ pub const PROFILES: [RootProfile; 11] = [
         ..UNKNOWN
     },
     RootProfile {
+        name: "Ice Lake-W",
+        cpus: &["Xeon(R) W-33??", "Xeon W-33??"],
+        writes: Some(true),
+        seen: &[seen(W3365, Peer::Writes, [20.77, 21.31], GEN4)],
+        source: W3365.1,
+        ..UNKNOWN
+    },
+    // By 2 MiB and eight queue pairs; requests of 128 B have the least rates, of 4 KiB the greatest.
+    RootProfile {
+        name: "Sapphire Rapids",
+        cpus: &["Platinum 84??", "Gold 64??", "Gold 54??", "Silver 44??"],
+        reads: Some(true),
+        writes: Some(true),
+        seen: &[
+            seen(STACKS, Peer::Reads, [31.7, 34.0], NDR),
+            seen(STACKS, Peer::Writes, [44.9, 44.9], NDR),
+        ],
+        far: &[seen(STACKS, Peer::Reads, [15.47, 15.47], NDR)],
+        source: STACKS.1,
+    },
+    RootProfile {
         name: "Naples",
         cpus: &["EPYC 7??1"],
         writes: Some(true),
@@ -145,7 +196,15 @@ pub const PROFILES: [RootProfile; 11] = [
         name: "Rome",
         cpus: &["EPYC 7??2"],
         writes: Some(true),
-        seen: &[seen(A40, Peer::Writes, [25.0, 25.0], GEN4)],
+        seen: &[
+            seen(A40, Peer::Writes, [25.0, 25.0], GEN4),
+            seen(ROME8, Peer::Writes, [25.51, 26.01], GEN4),
+            seen(TINYBOX, Peer::Writes, [26.24, 26.24], GEN4),
+        ],
+        far: &[
+            seen(A40, Peer::Writes, [20.25, 20.25], GEN4),
+            seen(ROME8, Peer::Writes, [19.5, 22.53], GEN4),
+        ],
         source: A40.1,
         ..UNKNOWN
     },
@@ -155,6 +214,10 @@ pub const PROFILES: [RootProfile; 11] = [
         writes: Some(true),
         seen: &[
             seen(GENOA, Peer::Writes, [54.0, 54.0], GEN5),
+            seen(ADA, Peer::Writes, [26.3, 26.3], GEN4),
+        ],
+        far: &[
+            seen(GENOA, Peer::Writes, [32.0, 39.0], GEN5),
             seen(ADA, Peer::Writes, [26.3, 26.3], GEN4),
         ],
         source: GENOA.1,
@@ -170,6 +233,10 @@ pub const PROFILES: [RootProfile; 11] = [
             seen(ROCK, Peer::Writes, [56.3, 56.4], GEN5),
             seen(ROCK, Peer::Reads, [56.5, 56.5], GEN5),
             seen(ESC8000A, Peer::Reads, [51.1, 51.3], GEN5),
+        ],
+        far: &[
+            seen(TURIN, Peer::Writes, [49.7, 51.0], GEN5),
+            seen(ESC8000A, Peer::Writes, [36.8, 47.3], GEN5),
         ],
         source: "rtx6kpro, hardware/collapse-report.md (reads) and pcie-bandwidth.md (writes)",
     },
@@ -192,7 +259,18 @@ pub const PROFILES: [RootProfile; 11] = [
             seen(PUGET, Peer::Writes, [26.3, 26.3], GEN4),
             seen(PUGET, Peer::Reads, [26.9, 26.9], GEN4),
         ],
+        far: &[],
         source: WRX90.1,
+    },
+    RootProfile {
+        name: "Threadripper PRO 5000",
+        cpus: &["Threadripper PRO 59??WX"],
+        reads: Some(true),
+        writes: Some(true),
+        seen: &[seen(WRX80ADA, Peer::Writes, [26.27, 27.02], GEN4)],
+        source: "NVIDIA/open-gpu-kernel-modules#1253 (reads); dbkinghorn/Notes, 2023/NV-4090-P2P \
+                 (writes)",
+        ..UNKNOWN
     },
     RootProfile {
         name: "Threadripper PRO",
@@ -221,6 +299,33 @@ fn has(text: &str, pattern: &str) -> bool {
     })
 }
 
+/// What reports say of a limit, those of the machine `without`, also wired anew, left out.
+fn limit(seen: &[SeenRate], of: Peer, without: &str) -> Limit {
+    let is_other = |s: &&SeenRate| s.of == of && !without.starts_with(s.machine);
+    let rates = || seen.iter().filter(is_other);
+    let greatest = |rates: &mut dyn Iterator<Item = &SeenRate>| {
+        rates.map(|s| s.gb_per_s[1]).fold(0.0, f64::max)
+    };
+    let most = greatest(&mut rates());
+    let below = rates().filter(|s| !s.is_by_links());
+    let least = below.map(|s| s.gb_per_s[0]).fold(f64::INFINITY, f64::min);
+    match rates().count() {
+        0 => Limit::Unknown,
+        // A machine that has its links' rate has it for the family, unless faster links had less.
+        _ if greatest(&mut rates().filter(|s| s.is_by_links())) == most => Limit::AtLeast(most),
+        _ => Limit::Seen([least, most]),
+    }
+}
+
+/// What is known of a root complex of a CPU by its name, as in `/proc/cpuinfo`: its own fields, what
+/// Intel's do to packets, and what machines of the CPU's family were seen to do, but for the machine
+/// `without`.
+pub(crate) fn known_of(cpu: &str, own: P2p, without: &str) -> (P2p, Option<&'static RootProfile>) {
+    let own = P2p { tlp_bytes: own.tlp_bytes.or_else(|| peer_bytes(cpu)), ..own };
+    let profile = RootProfile::of(cpu);
+    (profile.map_or(own, |p| p.fill(own, without)), profile)
+}
+
 impl RootProfile {
     /// The profile of a CPU by its name, as in `/proc/cpuinfo`.
     pub fn of(cpu: &str) -> Option<&'static Self> {
@@ -232,43 +337,43 @@ impl RootProfile {
         format!(" ({}: {})", self.name, self.source)
     }
 
-    /// What reports say of a limit, those of the machine `without`, also wired anew, left out.
+    /// What reports say of a limit of devices of one socket, those of the machine `without`, also wired
+    /// anew, left out.
     pub fn limit(&self, of: Peer, without: &str) -> Limit {
-        let is_other = |s: &&SeenRate| s.of == of && !without.starts_with(s.machine);
-        let rates = || self.seen.iter().filter(is_other);
-        let most = rates().map(|s| s.gb_per_s[1]).fold(0.0, f64::max);
-        let least = rates().map(|s| s.gb_per_s[0]).fold(f64::INFINITY, f64::min);
-        let by_links = |s: &SeenRate| s.gb_per_s[1] >= LINKS_SHARE * s.links_gb_per_s;
-        match rates().count() {
-            0 => Limit::Unknown,
-            // One machine that has its links' rate has it for the family.
-            _ if rates().any(by_links) => Limit::AtLeast(most),
-            _ => Limit::Seen([least, most]),
-        }
+        limit(self.seen, of, without)
+    }
+
+    /// The same of devices of two sockets.
+    pub fn far_limit(&self, of: Peer, without: &str) -> Limit {
+        limit(self.far, of, without)
     }
 
     /// What is known of a root complex: the file's fields, and this profile's for those that the
     /// file leaves unknown. A limit that others saw counts where the file has none of that kind.
     pub(crate) fn fill(&self, p2p: P2p, without: &str) -> P2p {
-        let cap = |own: Option<f64>, of| {
-            own.or(p2p.cap_gb_per_s.is_none().then(|| self.limit(of, without).cap()).flatten())
+        let cap = |own: Option<f64>, limit: Limit| {
+            own.or(p2p.cap_gb_per_s.is_none().then(|| limit.cap()).flatten())
         };
+        let (near, far) = (|of| self.limit(of, without), |of| self.far_limit(of, without));
         P2p {
             reads: p2p.reads.or(self.reads),
             writes: p2p.writes.or(self.writes),
-            read_gb_per_s: cap(p2p.read_gb_per_s, Peer::Reads),
-            write_gb_per_s: cap(p2p.write_gb_per_s, Peer::Writes),
+            read_gb_per_s: cap(p2p.read_gb_per_s, near(Peer::Reads)),
+            write_gb_per_s: cap(p2p.write_gb_per_s, near(Peer::Writes)),
+            far_read_gb_per_s: cap(p2p.far_read_gb_per_s, far(Peer::Reads)),
+            far_write_gb_per_s: cap(p2p.far_write_gb_per_s, far(Peer::Writes)),
             ..p2p
         }
     }
 
-    /// A limit in words, with who saw it.
-    pub(super) fn limit_text(&self, of: Peer) -> Option<String> {
-        let rates = || self.seen.iter().filter(move |s| s.of == of);
-        match self.limit(of, "") {
+    /// A limit in words, with who saw it; `is_far`: of devices of two sockets.
+    pub(super) fn limit_text(&self, of: Peer, is_far: bool) -> Option<String> {
+        let seen = if is_far { self.far } else { self.seen };
+        let below = seen.iter().filter(|s| s.of == of && !s.is_by_links());
+        match limit(seen, of, "") {
             Limit::Seen([least, most]) => {
                 let sources: Vec<String> =
-                    rates().map(|s| format!("{}, {}", s.machine, s.source)).collect();
+                    below.map(|s| format!("{}, {}", s.machine, s.source)).collect();
                 let range =
                     if least == most { format!("{most}") } else { format!("{least} to {most}") };
                 Some(format!("at most {range} GB/s, as seen on {}", sources.join("; ")))
@@ -307,9 +412,15 @@ mod tests {
             ("INTEL(R) XEON(R) PLATINUM 8580", None),
             ("AMD Ryzen Threadripper PRO 7995WX 96-Cores", Some("Threadripper PRO 7000")),
             ("AMD Ryzen Threadripper PRO 3995WX 64-Cores", Some("Threadripper PRO 3000")),
-            ("AMD Ryzen Threadripper PRO 5995WX 64-Cores", Some("Threadripper PRO")),
+            ("AMD Ryzen Threadripper PRO 5995WX 64-Cores", Some("Threadripper PRO 5000")),
+            ("AMD Ryzen Threadripper PRO 9995WX 96-Cores", Some("Threadripper PRO")),
             ("AMD EPYC 7261 8-Core Processor", Some("Naples")),
             ("Intel(R) Xeon(R) W-2123 CPU @ 3.60GHz", Some("Skylake-W")),
+            ("Intel(R) Xeon(R) W-3365 CPU @ 2.70GHz", Some("Ice Lake-W")),
+            ("Intel(R) Xeon(R) Platinum 8480+", Some("Sapphire Rapids")),
+            ("Intel(R) Xeon(R) Gold 6438Y+", Some("Sapphire Rapids")),
+            ("Intel(R) Xeon(R) Gold 6330 CPU @ 2.00GHz", None),
+            ("Intel(R) Xeon(R) Processor", None),
             ("NVIDIA Grace CPU", Some("Grace")),
             ("", None),
             ("EPYC", None),
@@ -348,5 +459,41 @@ mod tests {
         assert_eq!(of("EPYC 9575F").limit(Peer::Reads, ""), Limit::AtLeast(56.5));
         assert_eq!(of("EPYC 9374F").limit(Peer::Writes, GENOA.0), Limit::AtLeast(26.3));
         assert_eq!(Limit::AtLeast(26.3).cap(), None);
+    }
+
+    /// Between two sockets others say of each machine of a family; a slow link that is full says
+    /// nothing of a faster one.
+    #[test]
+    fn what_two_sockets_pass_is_known_from_other_machines() {
+        let of = |cpu| RootProfile::of(cpu).unwrap();
+        let far = |cpu, without| of(cpu).far_limit(Peer::Writes, without);
+        assert_eq!(far("EPYC 7302", ""), Limit::Seen([19.5, 22.53]));
+        assert_eq!(far("EPYC 7302", A40.0), Limit::Seen([19.5, 22.53]));
+        assert_eq!(far("EPYC 7542", ROME8.0), Limit::Seen([20.25, 20.25]));
+        assert_eq!(far("EPYC 9374F", ""), Limit::Seen([32.0, 39.0]));
+        assert_eq!(far("EPYC 9374F", GENOA.0), Limit::AtLeast(26.3));
+        assert_eq!(far("EPYC 9575F", ""), Limit::AtLeast(51.0));
+        assert_eq!(far("EPYC 9575F", TURIN.0), Limit::Seen([36.8, 47.3]));
+        assert_eq!(far("EPYC 7261", ""), Limit::Unknown);
+        let stacks = of("Xeon Platinum 8480+");
+        assert_eq!(stacks.far_limit(Peer::Reads, ""), Limit::Seen([15.47, 15.47]));
+        assert_eq!(stacks.far_limit(Peer::Reads, STACKS.0), Limit::Unknown);
+        assert_eq!(stacks.limit(Peer::Reads, ""), Limit::Seen([31.7, 34.0]));
+        assert_eq!(stacks.limit(Peer::Writes, ""), Limit::AtLeast(44.9));
+    }
+
+    /// One function says of a CPU what `topo` and `sim` have and what the rows of others do.
+    #[test]
+    fn a_cpu_is_known_by_its_family_and_its_vendor() {
+        let known = |cpu, without| known_of(cpu, P2p::default(), without).0;
+        let rome = known("EPYC 7542", "");
+        assert_eq!((rome.far_limits(), rome.tlp_bytes), ([22.53, 0.0], None));
+        assert_eq!(known("EPYC 7542", ROME8.0).far_limits(), [20.25, 0.0]);
+        let stacks = known("Intel(R) Xeon(R) Platinum 8480+", "");
+        assert_eq!((stacks.limits(), stacks.far_limits()), ([0.0, 34.0], [0.0, 15.47]));
+        assert_eq!((stacks.tlp_bytes, known("", "").tlp_bytes), (Some(64), None));
+        let own = P2p { tlp_bytes: Some(256), far_write_gb_per_s: Some(9.0), ..P2p::default() };
+        let filled = known_of("Xeon W-2123", own, "").0;
+        assert_eq!((filled.tlp_bytes, filled.far_limits()[0]), (Some(256), 9.0));
     }
 }

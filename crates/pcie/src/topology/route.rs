@@ -8,8 +8,9 @@
 
 use super::model::{Distance, Kind, NodeId, Topology};
 use super::p2p::{Iommu, P2p};
-use super::profiles::{Limit, Peer, RootProfile};
+use super::profiles::{Limit, Peer, RootProfile, known_of};
 use super::tree::Class;
+use crate::Origin;
 use crate::text::one_line;
 
 /// Reason why a TLP climbs further than to the nearest common node.
@@ -43,13 +44,16 @@ impl Topology {
         node.port_acs.unwrap_or_else(|| node.parent.is_some_and(|p| self.node(p).acs))
     }
 
-    /// What is known of a root complex: its own fields, and the profile of its CPU that fills in
-    /// what they leave unknown.
+    /// What is known of a root complex: its own fields, and the profile of its CPU and its vendor's
+    /// packets that fill in what they leave unknown.
     pub fn p2p_of(&self, root: NodeId) -> (P2p, Option<&'static RootProfile>) {
-        let own = self.node(root).p2p;
-        let cpu = self.socket_of(root).map_or("", |s| &self.node(s).model);
-        let profile = RootProfile::of(cpu);
-        (profile.map_or(own, |p| p.fill(own, "")), profile)
+        let own = P2p { tlp_bytes: self.cut_of(root).map(|cut| cut.0), ..self.node(root).p2p };
+        known_of(self.cpu_of(root), own, "")
+    }
+
+    /// The name of the CPU that a node is of; empty: not known.
+    pub(super) fn cpu_of(&self, node: NodeId) -> &str {
+        self.socket_of(node).map_or("", |socket| &self.node(socket).model)
     }
 
     /// The way of requests and writes from `from` to `to`.
@@ -202,16 +206,39 @@ impl Route {
     pub fn unknown_peers(&self, t: &Topology, of: Peer, needs_rate: bool) -> Vec<NodeId> {
         let is_unknown = |&n: &NodeId| {
             let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
-            let (forwards, own_forwards, own_rate) = match of {
-                Peer::Reads => (p2p.reads, own.reads, own.read_gb_per_s),
-                Peer::Writes => (p2p.writes, own.writes, own.write_gb_per_s),
+            let (forwards, own_forwards) = match of {
+                Peer::Reads => (p2p.reads, own.reads),
+                Peer::Writes => (p2p.writes, own.writes),
             };
             let says_rate = own_forwards.is_some()
-                || own_rate.or(own.cap_gb_per_s).is_some()
+                || own.says_rate(of, false)
                 || profile.is_some_and(|p| p.limit(of, "") != Limit::Unknown);
             forwards.is_none() || needs_rate && !says_rate
         };
         self.roots(t).filter(is_unknown).collect()
+    }
+
+    /// Whether both ends are devices.
+    pub(super) fn is_peer(&self, t: &Topology) -> bool {
+        let memory = |n: &NodeId| matches!(t.node(*n).kind, Kind::Socket | Kind::NumaNode);
+        ![self.nodes.first(), self.nodes.last()].into_iter().flatten().any(memory)
+    }
+
+    /// Sockets that it crosses between without anybody knowing at what rate: neither the link's is given
+    /// nor, between devices, what the root complex at the end of such traffic has to the other socket.
+    pub fn unknown_between(&self, t: &Topology, of: Peer) -> Vec<[NodeId; 2]> {
+        let says_rate = |n: NodeId| {
+            let (own, profile) = (t.node(n).p2p, t.p2p_of(n).1);
+            let seen = || profile.is_some_and(|p| p.far_limit(of, "") != Limit::Unknown);
+            own.says_rate(of, true) || seen()
+        };
+        let roots: Vec<NodeId> = self.roots(t).collect();
+        let end = if of == Peer::Reads { roots.first() } else { roots.last() };
+        if self.is_peer(t) && end.is_some_and(|&n| says_rate(n)) {
+            return Vec::new();
+        }
+        let unknown = self.between(t).filter(|link| link.origin == Origin::Unknown);
+        unknown.map(|link| [link.a.min(link.b), link.a.max(link.b)]).collect()
     }
 
     /// The way in words: `gpu0 > sw0 > nic0`.
@@ -272,17 +299,24 @@ impl Route {
         let mut limits: Vec<(String, Vec<String>)> = Vec::new();
         let mut said: Option<&RootProfile> = None;
         // Host memory is no peer: nothing between devices is allowed or refused on its way.
-        let memory = |n: &NodeId| matches!(t.node(*n).kind, Kind::Socket | Kind::NumaNode);
-        let is_peer = ![self.nodes.first(), self.nodes.last()].into_iter().flatten().any(memory);
+        let is_peer = self.is_peer(t);
+        let is_far = self.is_far(t);
+        notes.extend(t.packet_notes(&self.nodes, is_peer));
         for n in self.roots(t).filter(|_| is_peer) {
             let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
-            for (what, of, own_rate) in [
-                ("reads", Peer::Reads, own.read_gb_per_s),
-                ("writes", Peer::Writes, own.write_gb_per_s),
+            for (what, of, far) in [
+                ("reads", Peer::Reads, false),
+                ("writes", Peer::Writes, false),
+                ("reads across sockets", Peer::Reads, true),
+                ("writes across sockets", Peer::Writes, true),
             ] {
+                if far && !is_far {
+                    continue;
+                }
                 let refused = if of == Peer::Reads { p2p.reads } else { p2p.writes } == Some(false);
-                let is_own = own_rate.or(own.cap_gb_per_s).is_some();
-                let text = profile.filter(|_| !is_own && !refused).and_then(|p| p.limit_text(of));
+                let is_own = own.says_rate(of, far);
+                let text = profile.filter(|_| !is_own && !refused);
+                let text = text.and_then(|p| p.limit_text(of, far));
                 let Some(text) = text.map(|text| format!("{what}: {text}")) else { continue };
                 match limits.iter_mut().find(|(other, _)| *other == text) {
                     Some((_, roots)) => roots.push(id(n)),
@@ -315,6 +349,10 @@ impl Route {
             ));
         }
         notes.extend(limits.iter().map(|(text, roots)| format!("{} {text}", roots.join(", "))));
+        notes.extend(self.between(t).filter(|link| link.origin == Origin::Unknown).map(|link| {
+            let (a, b) = (id(link.a), id(link.b));
+            format!("the rate between {a} and {b}: unknown, taken as no limit")
+        }));
         if !unknown.is_empty() {
             notes.push(format!(
                 "peer traffic through root complexes unknown, taken as allowed: {}",

@@ -68,8 +68,11 @@ pub fn to_toml(topology: &Topology) -> String {
     for way in &topology.interconnects {
         let id = |n: NodeId| topology.node(n).id.as_str();
         let mut t = Table::new("[[interconnect]]");
-        t.put("from", id(way.a)).put("to", id(way.b)).put("gb_per_s", way.gb_per_s);
-        text += &t.put_true("assumed", way.origin.is_uncertain()).text;
+        let is_known = way.origin != Origin::Unknown;
+        t.put("from", id(way.a)).put("to", id(way.b));
+        t.put_some("gb_per_s", is_known.then_some(way.gb_per_s));
+        t.put_true("assumed", way.origin.is_uncertain());
+        text += &t.put_true("in_package", way.in_package).text;
     }
     if !topology.measured.is_empty() {
         let mut t = Table::new("[measured]");
@@ -145,8 +148,10 @@ fn root_complex(t: &mut Table, n: &Node) {
     t.put_some("p2p_cap_gb_per_s", p.cap_gb_per_s);
     t.put_some("p2p_read_gb_per_s", p.read_gb_per_s);
     t.put_some("p2p_write_gb_per_s", p.write_gb_per_s);
+    t.put_some("p2p_far_read_gb_per_s", p.far_read_gb_per_s);
+    t.put_some("p2p_far_write_gb_per_s", p.far_write_gb_per_s);
     t.put_some("iommu", (n.iommu != Iommu::Unknown).then_some(n.iommu.name()));
-    t.put_some("mesh_gb_per_s", n.mesh_gb_per_s);
+    t.put_some("mesh_gb_per_s", n.mesh_gb_per_s).put_text("model", &n.model);
 }
 
 fn device(t: &mut Table, n: &Node) {
@@ -168,6 +173,7 @@ fn device(t: &mut Table, n: &Node) {
     } else {
         t.put("link", UNKNOWN);
     }
+    t.put_some("packet_bytes", n.packet_bytes.map(i64::from));
     if n.kind == Kind::Nic {
         t.put("card", n.card.as_deref().unwrap_or(UNKNOWN));
     }
@@ -204,12 +210,14 @@ mod tests {
             [[socket]]\nid = 's0'\ncpu = 'Xeon \"x\"'\n[[socket]]\nid = 's1'\n\
             [[numa]]\nid = 'n0'\nsocket = 's0'\n[[slot]]\nid = 'A'\nlanes = 8\n\
             [[interconnect]]\nfrom = 's0'\nto = 's1'\ngb_per_s = 20.5\nassumed = true\n\
+            in_package = true\n[[socket]]\nid = 's2'\n[[interconnect]]\nfrom = 's0'\nto = 's2'\n\
             [[root_complex]]\nid = 'rc0'\nsocket = 's0'\nnuma = 'n0'\np2p_reads = false\n\
             p2p_writes = true\np2p_tlp_bytes = 64\np2p_read_slots = 7\np2p_read_bytes = 128\n\
             p2p_cap_gb_per_s = 9.5\np2p_read_gb_per_s = 3.0\np2p_write_gb_per_s = 4.0\n\
+            p2p_far_read_gb_per_s = 2.0\np2p_far_write_gb_per_s = 2.5\nmodel = 'Intel'\n\
             iommu = 'translates'\nmesh_gb_per_s = 70.0\n\
             [[root_port]]\nid = 'rp0'\nparent = 'rc0'\nacs = true\nslot = 'A'\n\
-            [[gpu]]\nid = 'g'\nparent = 'rp0'\ngen = 4\nlanes = 8\nmps = 128\nmrrs = 4096\n\
+            [[gpu]]\nid = 'g'\nparent = 'rp0'\ngen = 4\nlanes = 8\nmps = 128\nmrrs = 4096\npacket_bytes = 64\n\
             name = 'GPU0'\nassumed = ['mps']\nrelaxed_ordering = false\nport_acs = false\nmodel = 'a GPU'\n\
             [measured]\ndram_ns = 90.25\ngpu_port_ns = 250.0\n";
         let files = [machine, odd].map(|text| from_toml(text).unwrap());
@@ -222,7 +230,8 @@ mod tests {
             assert_eq!(saved.measured(), t.measured(), "{}", t.name);
             assert_eq!(saved.interconnects.len(), t.interconnects.len());
             for (a, b) in saved.interconnects.iter().zip(&t.interconnects) {
-                assert_eq!((a.gb_per_s, a.origin), (b.gb_per_s, b.origin), "{}", t.name);
+                let all = |l: &crate::topology::Interconnect| (l.gb_per_s, l.origin, l.in_package);
+                assert_eq!(all(a), all(b), "{}", t.name);
             }
             assert_eq!(again(&saved), saved, "{}", t.name);
             assert_eq!(to_text(&again(&saved)), to_text(&saved));

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::between::Interconnect;
 use super::load::LinkLoad;
-use super::model::{Interconnect, Kind, NodeId, Topology};
+use super::model::{Kind, NodeId, Topology};
 use crate::text::one_line;
 
 /// Of a node, in pixels.
@@ -180,17 +181,13 @@ impl Bows<'_> {
         let [first, _, ..] = links else { return Vec::new() };
         let id = |n: NodeId| self.topology.node(n).id.as_str();
         let is_bare = links.iter().all(|link| self.busy(link).is_none());
-        if is_bare && links.iter().all(|link| link.gb_per_s == first.gb_per_s) {
-            return vec![format!(
-                "{} links between sockets: {} GB/s each",
-                links.len(),
-                first.gb_per_s
-            )];
+        if is_bare && links.iter().all(|link| link.text() == first.text()) {
+            return vec![format!("{} links between sockets: {} each", links.len(), first.text())];
         }
         let said = links.iter().map(|link| {
             let [upper, lower] = self.ends(link);
             let busy = self.busy(link).map_or(String::new(), |busy| format!("  {busy}"));
-            format!("{} — {}  {} GB/s{busy}", id(upper), id(lower), link.gb_per_s)
+            format!("{} — {}  {}{busy}", id(upper), id(lower), link.text())
         });
         said.collect()
     }
@@ -221,9 +218,9 @@ impl Bows<'_> {
                 let (at, y) = (0.25 * x + 0.75 * bow + 8.0, (y1 + y2) / 2.0);
                 let _ = writeln!(
                     svg,
-                    "<text x=\"{at}\" y=\"{y}\" class=\"name\">{} GB/s</text><text x=\"{at}\" \
+                    "<text x=\"{at}\" y=\"{y}\" class=\"name\">{}</text><text x=\"{at}\" \
                      y=\"{}\" class=\"name\">{}</text>",
-                    link.gb_per_s,
+                    link.text(),
                     y + 13.0,
                     busy.unwrap_or_default()
                 );

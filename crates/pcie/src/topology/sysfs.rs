@@ -43,8 +43,8 @@ pub enum SysfsError {
 }
 
 /// Reads the topology below `root`, which is `/sys` on a real machine. `socket_gb_per_s` is the
-/// bandwidth of peer traffic between two CPU packages, which sysfs does not give.
-pub fn from_sysfs(root: &Path, socket_gb_per_s: f64) -> Result<Topology, SysfsError> {
+/// bandwidth of peer traffic between two CPU packages, which sysfs does not give; `None`: unknown.
+pub fn from_sysfs(root: &Path, socket_gb_per_s: Option<f64>) -> Result<Topology, SysfsError> {
     let capture = capture_sysfs(root)?;
     Ok(Tree::new(&capture).topology("this machine", socket_gb_per_s)?)
 }

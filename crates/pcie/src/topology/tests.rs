@@ -1,4 +1,5 @@
 use super::*;
+use crate::Origin;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -320,6 +321,32 @@ fn peers_of_a_root_complex_are_as_its_entry_says() {
     }
 }
 
+/// Of GPUs, a power of two; a name tells it where the file does not.
+#[test]
+fn packets_of_a_gpu_are_as_its_entry_or_its_name_says() {
+    let with = |more: &str| {
+        let text = "[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\n[[gpu]]\nid='g'\n\
+                    parent='rc0'\n";
+        from_toml(&format!("{text}{more}")).map(|t| t.packets_of(t.find("g").unwrap()))
+    };
+    let (read, told) = (|n| Some((n, Origin::Read)), Some((128, Origin::Assumed)));
+    for (more, packets) in [
+        ("", None),
+        ("packet_bytes=64\n", read(64)),
+        ("model='A100'\n", told),
+        ("model='H100'\n", None),
+        ("model='A100'\npacket_bytes=256\n", read(256)),
+    ] {
+        assert_eq!(with(more), Ok(packets), "{more}");
+    }
+    for bytes in [0, 16, 48, 8192] {
+        let error = with(&format!("packet_bytes={bytes}\n")).unwrap_err().to_string();
+        assert!(error.starts_with("line 9: ") && error.contains("packet_bytes"), "{error}");
+    }
+    let nic = with("[[nic]]\nid='n'\nparent='rc0'\npacket_bytes=64\n").unwrap_err().to_string();
+    assert!(nic.contains("n: a NIC moves packets of MPS"), "{nic}");
+}
+
 #[test]
 fn paths_between_sockets_are_the_shortest() {
     let mut b = Builder::new("six");
@@ -409,7 +436,7 @@ fn fake_machine(root: &Path, redirect: bool) {
 fn sysfs_is_read_from_a_fake_tree() {
     let dir = tempfile::tempdir().unwrap();
     fake_machine(dir.path(), false);
-    let t = from_sysfs(dir.path(), 22.0).unwrap();
+    let t = from_sysfs(dir.path(), Some(22.0)).unwrap();
     assert_eq!(t.of_kind(Kind::Switch).len(), 1);
     assert_eq!(t.of_kind(Kind::RootPort).len(), 2);
     assert_eq!(t.of_kind(Kind::Socket).len(), 2);
@@ -424,9 +451,9 @@ fn sysfs_is_read_from_a_fake_tree() {
 fn sysfs_acs_and_missing_tree() {
     let dir = tempfile::tempdir().unwrap();
     fake_machine(dir.path(), true);
-    let t = from_sysfs(dir.path(), 22.0).unwrap();
+    let t = from_sysfs(dir.path(), Some(22.0)).unwrap();
     assert_eq!(pair(&t, "0000:03:00.0", "0000:04:00.0"), Distance::Phb);
-    let missing = from_sysfs(&dir.path().join("nowhere"), 22.0).unwrap_err().to_string();
+    let missing = from_sysfs(&dir.path().join("nowhere"), None).unwrap_err().to_string();
     assert!(missing.contains("bus/pci/devices"), "{missing}");
 }
 

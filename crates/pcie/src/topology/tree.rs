@@ -10,6 +10,7 @@ use super::identity;
 use super::model::{Builder, Distance, Kind, LinkOrigin, RawLink, Topology};
 use super::nvidia_smi::Matrix;
 use super::p2p::Collapse;
+use super::packets;
 use crate::Origin;
 
 /// Bandwidth between NUMA nodes of one CPU package, GB/s: more than any of its links has, because
@@ -236,8 +237,12 @@ impl<'a> Tree<'a> {
 
     /// The topology of the GPUs and NICs, which are called GPU0, NIC0 and so on by address. Each NUMA node is a socket; a
     /// machine whose capture shows none has one, `s?`. `socket_gb_per_s` is the bandwidth of peer traffic between two CPU
-    /// packages, GB/s, which no capture shows.
-    pub fn topology(&self, name: &str, socket_gb_per_s: f64) -> Result<Topology, TopologyError> {
+    /// packages, GB/s, which no capture shows; `None`: unknown.
+    pub fn topology(
+        &self,
+        name: &str,
+        socket_gb_per_s: Option<f64>,
+    ) -> Result<Topology, TopologyError> {
         let mut b = Builder::new(name);
         let mut done = BTreeSet::new();
         let mut sockets = BTreeSet::new();
@@ -257,6 +262,7 @@ impl<'a> Tree<'a> {
             if done.insert(parent.clone()) {
                 let root = b.add(&parent, Kind::RootComplex, Some(&socket), None, None);
                 root.unknown = !top.is_root;
+                root.model = self.vendor_of_root(f.address).to_owned();
             }
             for (i, (bridge, port)) in self.ports(f.address).into_iter().enumerate() {
                 let id = bridge.to_string();
@@ -327,6 +333,15 @@ impl<'a> Tree<'a> {
         LinkOrigin { speed, mps: read(f.mps), mrrs: read(f.mrrs) }
     }
 
+    /// Whose the root complex above a function is, by its root port; empty: not known, or not of Intel.
+    fn vendor_of_root(&self, address: Address) -> &'static str {
+        let is_intel = |&(bridge, port): &(Address, Port)| {
+            let function = self.capture.get(bridge);
+            port == Port::Root && function.is_some_and(identity::is_intels_root)
+        };
+        if self.ports(address).first().is_some_and(is_intel) { packets::INTEL } else { "" }
+    }
+
     /// What stands beside a device in a drawing.
     fn describe(&self, f: &Function, link: Option<RawLink>) -> String {
         let mut parts = Vec::new();
@@ -334,6 +349,9 @@ impl<'a> Tree<'a> {
         let short = name.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
         let name = short.map_or(name, |(inner, _)| inner).trim();
         parts.extend((!name.is_empty()).then(|| name.to_owned()));
+        if packets::gpu_bytes(name).is_none() && identity::is_before_hopper(f) {
+            parts.push(packets::BEFORE_HOPPER.to_owned());
+        }
         parts.extend(f.rdma.clone());
         parts.extend(self.capture.is_virtual(f.address).then(|| "virtual function".to_owned()));
         match (self.link(f.address), link) {
@@ -347,18 +365,21 @@ impl<'a> Tree<'a> {
 
     /// Joins the sockets: the first NUMA node of every package to that of every other, the
     /// others of a package to its first.
-    fn join(&self, b: &mut Builder, sockets: &BTreeSet<Option<u32>>, socket_gb_per_s: f64) {
+    fn join(&self, b: &mut Builder, sockets: &BTreeSet<Option<u32>>, socket_gb_per_s: Option<f64>) {
         let id = |n: &Option<u32>| n.map_or_else(|| "s?".to_owned(), |n| format!("s{n}"));
         let mut firsts: Vec<(Option<u32>, String)> = Vec::new();
         for numa in sockets {
             let package = numa.and_then(|n| self.capture.package(n));
             let own = firsts.iter().find(|(p, _)| p.is_some() && *p == package);
             if let Some((_, first)) = own {
-                b.assumed_interconnect(first, &id(numa), IN_PACKAGE_GB_PER_S);
+                b.in_package(first, &id(numa), IN_PACKAGE_GB_PER_S);
                 continue;
             }
             for (_, other) in &firsts {
-                b.assumed_interconnect(other, &id(numa), socket_gb_per_s);
+                match socket_gb_per_s {
+                    Some(gb_per_s) => b.interconnect(other, &id(numa), gb_per_s, None),
+                    None => b.unknown_interconnect(other, &id(numa)),
+                }
             }
             firsts.push((package, id(numa)));
         }

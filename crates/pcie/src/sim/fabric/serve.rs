@@ -155,8 +155,10 @@ impl Fabric {
         }
         let data = tlp.bytes.next_multiple_of(c.spec.unit_bytes);
         let wire = u64::from(data + c.spec.overhead_bytes[class as usize]);
-        let cap = c.spec.peer_gb_per_s[class as usize];
-        let capped = cap > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
+        let route = &self.routes[tlp.route as usize];
+        let caps = if route.is_far { &c.spec.far_gb_per_s } else { &c.spec.peer_gb_per_s };
+        let cap = caps[class as usize];
+        let capped = cap > 0.0 && route.peer_to_peer;
         let mut tx = ((wire * c.ps_per_mib) >> 20).max(c.spec.tlp_ps[class as usize]);
         if capped {
             // A limit above the link's own rate has no effect.
