@@ -64,7 +64,7 @@ pub(crate) fn gpu_bytes(name: &str) -> Option<u32> {
         pair[0] == "RTX" && (2000..5000).contains(&number)
     };
     let is_before = name.contains(&BEFORE_HOPPER.to_ascii_uppercase())
-        || words.iter().any(|word| is_chip(&word) || BOARDS.contains(word))
+        || words.iter().any(|word| is_chip(word) || BOARDS.contains(word))
         || words.windows(2).any(is_rtx);
     is_before.then_some(GPU_BYTES)
 }

@@ -118,7 +118,7 @@ fn a_virtual_function_is_of_its_physical_ones_card() {
     let all = assign_to(&tree, &[virtuals[0], virtuals[1], other]);
     let given: Vec<_> = all.iter().map(|own| own.nic.unwrap()).collect();
     assert_eq!(given, [virtuals[0], other]);
-    let topology = tree.topology("t", 22.0).unwrap();
+    let topology = tree.topology("t", Some(22.0)).unwrap();
     let node = |a: Address| topology.find(&a.to_string()).unwrap();
     assert_eq!(topology.sharing_link(node(virtuals[1])), [pf, virtuals[0], virtuals[1]].map(node));
     // Functions that name each other, or what is not there, are by themselves.
