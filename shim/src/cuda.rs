@@ -2,7 +2,7 @@
 //!
 //! A CPU thread has no address for it, so the engine's accesses are copies by the GPU's copy engine,
 //! on a stream of their own that no kernel holds up. Atomics are read, changed and written back:
-//! atomic among this process's device's own only.
+//! atomic among this process's device's own only. What lies beside an operand is not written.
 //!
 //! The driver is found in the process: a program that names GPU memory has loaded it.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellpush_mem::{Dma, HostMem, MemError};
+use bellpush_mem::{Dma, HostMem, MemError, rewrite};
 
 use crate::process::say;
 use crate::real;
@@ -281,20 +281,14 @@ impl GpuMem {
         Ok(())
     }
 
-    fn change(&self, offset: usize, new: impl FnOnce(u64) -> Option<u64>) -> Result<u64, MemError> {
+    fn change(&self, offset: usize, new: impl FnOnce(u64) -> u64) -> Result<u64, MemError> {
         static ALONE: Mutex<()> = Mutex::new(());
         let addr = self.at(offset, 8)?;
         if addr % 8 != 0 {
             return Err(MemError::Misaligned { offset, align: 8 });
         }
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut old = [0; 8];
-        self.read(offset, &mut old)?;
-        let old = u64::from_ne_bytes(old);
-        if let Some(new) = new(old) {
-            self.write(offset, &new.to_ne_bytes())?;
-        }
-        Ok(old)
+        rewrite(self, offset, new)
     }
 }
 
@@ -321,11 +315,11 @@ unsafe impl Dma for GpuMem {
     }
 
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
-        self.change(offset, |old| (add != 0).then(|| old.wrapping_add(add)))
+        self.change(offset, |old| old.wrapping_add(add))
     }
 
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
-        self.change(offset, |old| (old == compare).then_some(swap))
+        self.change(offset, |old| if old == compare { swap } else { old })
     }
 
     fn read_to_host(

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use bellpush_mem::{Dma, HostMem, MemError, View};
+use bellpush_mem::{Dma, HostMem, MemError, View, rewrite};
 
 /// 4096 bytes of which every access panics, or fails.
 pub struct Broken {
@@ -126,6 +126,44 @@ unsafe impl Dma for Telling {
         self.view.write_from_host(offset, from, at, n)?;
         (self.tell)();
         Ok(())
+    }
+}
+
+/// Host memory as a NIC has a GPU's: it can only be copied, also for atomics. Somebody else stores to it at the last
+/// moment before each write.
+pub struct Copied {
+    view: View,
+    other: Box<dyn Fn(&View) + Send + Sync>,
+}
+
+impl Copied {
+    /// Memory to which `other` stores.
+    pub fn new(view: View, other: Box<dyn Fn(&View) + Send + Sync>) -> Self {
+        Self { view, other }
+    }
+}
+
+// SAFETY: it names no addresses.
+unsafe impl Dma for Copied {
+    fn bytes(&self) -> usize {
+        self.view.bytes()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        self.view.read(offset, into)
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        (self.other)(&self.view);
+        self.view.write(offset, from)
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        rewrite(self, offset, |old| old.wrapping_add(add))
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
+        rewrite(self, offset, |old| if old == compare { swap } else { old })
     }
 }
 

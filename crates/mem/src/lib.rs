@@ -26,6 +26,7 @@ pub mod model;
 mod numa;
 mod order;
 pub mod own_thread;
+mod rewrite;
 mod shared;
 pub mod stores;
 mod user;
@@ -38,6 +39,7 @@ pub use hooked::{Hook, Hooked};
 pub use host::{HostMem, View};
 pub use numa::{node_count, node_of_pci};
 pub use order::device_barrier;
+pub use rewrite::rewrite;
 pub use user::UserMem;
 
 /// Bytes of a page; queues and windows are multiples of it.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::guarded;
 use crate::hidden::Hidden;
 use crate::host::Owner;
-use crate::{Dma, HostMem, MemError, PAGE_BYTES, View};
+use crate::{Dma, HostMem, MemError, PAGE_BYTES, View, rewrite};
 
 /// Bytes that go through the scratch file at once.
 const SCRATCH_BYTES: usize = 64 << 10;
@@ -257,11 +257,7 @@ impl UserMem {
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-                    let mut old = [0; 8];
-                    self.read(offset, &mut old)?;
-                    let old = u64::from_ne_bytes(old);
-                    self.write(offset, &change(old).to_ne_bytes())?;
-                    return Ok(old);
+                    return rewrite(self, offset, change);
                 }
                 Err(_) => return Err(fault()),
             }

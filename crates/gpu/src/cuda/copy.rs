@@ -14,7 +14,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use super::{COPY_LIMIT, Context, Device, Ours, Pin, check, failed, make_current, safe};
 use crate::GpuError;
 use crate::event::poll;
-use bellpush_mem::{Dma, Exported, HostMem, MemError, PAGE_BYTES};
+use bellpush_mem::{Dma, Exported, HostMem, MemError, PAGE_BYTES, rewrite};
 
 /// Copies that may run concurrently; further callers wait for a free lane.
 const LANES: usize = 4;
@@ -206,14 +206,7 @@ impl Memory {
             return Err(MemError::Misaligned { offset, align: 8 });
         }
         let _lock = self.device.atomics.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut word = [0; 8];
-        self.read(offset, &mut word)?;
-        let old = u64::from_ne_bytes(word);
-        let changed = new(old);
-        if changed != old {
-            self.write(offset, &changed.to_ne_bytes())?;
-        }
-        Ok(old)
+        rewrite(self, offset, new)
     }
 }
 

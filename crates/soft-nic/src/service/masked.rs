@@ -48,6 +48,7 @@ pub(crate) fn execute(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bellpush_broken_mem::Copied;
     use bellpush_mem::{HostMem, View};
 
     #[test]
@@ -71,6 +72,38 @@ mod tests {
         assert_eq!(before, [0x11; 8]);
         assert_eq!(word(Iova(2), &masks), None);
         assert_eq!(word(Iova(4), &Masks { bytes: 8, ..masks }), None);
+    }
+
+    /// Two flags in one word of a GPU's memory, one the peer's atomic's and one its own kernel's, as DeepEP has them.
+    #[test]
+    fn a_neighbour_keeps_what_it_stores_meanwhile() {
+        for (operand, neighbour) in [(0, 4), (4, 0)] {
+            let mem = HostMem::alloc(4096).unwrap();
+            let view = View::new(&mem, 0, 64).unwrap();
+            let stores = move |view: &View| view.write(8 + neighbour, &[7; 4]).unwrap();
+            let mem = Copied::new(view.clone(), Box::new(stores));
+            let masks = Masks { bytes: 4, change: 0, compare: 0 };
+            let add = (Operands { swap_add: 0x0505_0505, compare: 0 }, &masks);
+            let old = execute(&mem, 8, Iova(0x1008 + operand), Kind::FetchAdd, add).unwrap();
+            let read = |offset| {
+                let mut got = [0; 4];
+                view.read(offset, &mut got).unwrap();
+                got
+            };
+            assert_eq!((old, read(8 + operand as usize), read(8 + neighbour)), (0, [5; 4], [7; 4]));
+        }
+    }
+
+    #[test]
+    fn words_that_can_only_be_copied_are_changed_whole() {
+        let mem = HostMem::alloc(4096).unwrap();
+        let view = View::new(&mem, 0, 64).unwrap();
+        let mem = Copied::new(view, Box::new(|_| ()));
+        assert_eq!(mem.fetch_add(8, 0xffff_ffff).unwrap(), 0);
+        assert_eq!(mem.fetch_add(8, 1).unwrap(), 0xffff_ffff, "both halves change");
+        assert_eq!(mem.compare_swap(8, 5, 9).unwrap(), 1 << 32);
+        assert_eq!(mem.compare_swap(8, 1 << 32, 9).unwrap(), 1 << 32);
+        assert_eq!(mem.fetch_add(8, 0).unwrap(), 9);
     }
 
     #[test]
