@@ -7,7 +7,7 @@ use crate::queue_pairs::{Buf, attr, inline, make_qp};
 use crate::test_bed::*;
 use bellpush::abi::entry::{Scope, Verb};
 use bellpush::gpu::HostOptions;
-use bellpush::mem::{Dma, HostMem};
+use bellpush::mem::HostMem;
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{AdversaryKind, Engine, Finding, InProcess, Qp, SoftConfig, SoftNic};
 use bellpush::nic::{Access, Nic, NicError, Order, QueuePair};
