@@ -144,6 +144,45 @@ static void record(int wrong)
 	close_relaxed(&p, mr);
 }
 
+/* What a card does with a doorbell: it reads the record, and starts what that counts. */
+static void doorbell(int unrung, int early)
+{
+	struct pair p;
+	volatile uint8_t *to;
+	struct ibv_mr *mr = open_relaxed(&p, &to);
+	struct mlx5dv_qp dv = { 0 };
+	struct mlx5dv_obj obj = { .qp = { .in = p.qp[0], .out = &dv } };
+	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct wqe wqe = { 0 };
+		struct ibv_wc wc;
+		mlx5dv_set_ctrl_seg(&wqe.ctrl, i, MLX5_OPCODE_RDMA_WRITE, 0, p.qp[0]->qp_num, 0, 3, 0, 0);
+		wqe.raddr.raddr = htobe64((uintptr_t)to);
+		wqe.raddr.rkey = htobe32(mr->rkey);
+		mlx5dv_set_data_seg(&wqe.data, 1, p.mr->lkey, (uintptr_t)p.mem + i);
+		p.mem[i] = i + 1;
+		memcpy((uint8_t *)dv.sq.buf + (i % dv.sq.wqe_cnt) * dv.sq.stride, &wqe, sizeof wqe);
+		__atomic_thread_fence(__ATOMIC_RELEASE);
+		if (early) {
+			*(volatile uint64_t *)dv.bf.reg = *(uint64_t *)&wqe;
+			/* The device gets on, and takes the doorbell. */
+			ibv_poll_cq(p.cq[1], 1, &wc);
+			__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		}
+		dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		if (!early && !(unrung && i == ROUNDS / 2))
+			*(volatile uint64_t *)dv.bf.reg = *(uint64_t *)&wqe;
+		for (double end = now() + 3; *to != (uint8_t)(i + 1);) {
+			CHECK(now() < end);
+			ibv_poll_cq(p.cq[1], 1, &wc);
+		}
+		usleep(i % 8 ? 0 : 2000);
+	}
+	usleep(20000);
+	close_relaxed(&p, mr);
+}
+
 /* That a send is complete does not say that its receive is. */
 static void cqe(int wrong)
 {
@@ -190,6 +229,9 @@ static void writes_right(void) { writes(0); }
 static void writes_wrong(void) { writes(1); }
 static void record_right(void) { record(0); }
 static void record_wrong(void) { record(1); }
+static void doorbell_right(void) { doorbell(0, 0); }
+static void doorbell_unrung_wrong(void) { doorbell(1, 0); }
+static void doorbell_early_wrong(void) { doorbell(0, 1); }
 static void cqe_right(void) { cqe(0); }
 static void cqe_wrong(void) { cqe(1); }
 static void packets_right(void) { packets(0); }
@@ -201,6 +243,8 @@ int main(int argc, char **argv)
 		{ "payload-right", payload_right }, { "payload-wrong", payload_wrong },
 		{ "writes-right", writes_right }, { "writes-wrong", writes_wrong },
 		{ "record-right", record_right }, { "record-wrong", record_wrong },
+		{ "doorbell-right", doorbell_right }, { "doorbell-unrung-wrong", doorbell_unrung_wrong },
+		{ "doorbell-early-wrong", doorbell_early_wrong },
 		{ "cqe-right", cqe_right }, { "cqe-wrong", cqe_wrong },
 		{ "packets-right", packets_right }, { "packets-wrong", packets_wrong },
 	};

@@ -1,8 +1,11 @@
 //! Endpoints and the verbs of device code on NICs that take every freedom that the rules give: the tests of
 //! `tests/endpoint`, byte for byte the same. A finding about our own code ends the engine that makes it.
 
+mod doorbells;
 mod lines;
 
+#[path = "../support/queue_pairs.rs"]
+mod queue_pairs;
 #[path = "../support/test_bed.rs"]
 mod test_bed;
 

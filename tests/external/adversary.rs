@@ -11,7 +11,7 @@ static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("adversary
 /// How a line of a finding begins.
 const FOUND: &str = "bellpush: adversary:";
 const SEEDS: [&str; 3] = ["1", "2", "3"];
-const CASES: [&str; 5] = ["payload", "writes", "record", "cqe", "packets"];
+const CASES: [&str; 6] = ["payload", "writes", "record", "doorbell", "cqe", "packets"];
 
 fn case(options: &[&str], name: &str) -> Option<Ended> {
     Some(run(options, &[PROGRAM.as_ref()?.to_str().unwrap(), name]))
@@ -62,6 +62,30 @@ fn a_record_before_its_wqe_is_told_of() {
     assert!(ended.text.contains("after the doorbell record"), "{}", ended.text);
 }
 
+/// Without an adversary the device takes the later of record and register: only a program that never rings stands still.
+#[test]
+fn doorbells_that_are_missing_or_early_are_told_of() {
+    let _alone = alone();
+    for (name, without, said) in [
+        ("doorbell-early-wrong", Some(0), "before the doorbell record counted"),
+        ("doorbell-unrung-wrong", Some(1), "no doorbell was rung"),
+    ] {
+        let Some(ended) = case(&[], name) else { return };
+        assert_eq!(ended.code, without, "{name}: {}", ended.text);
+        silent(&ended.text, name);
+        let ended = case(&["--adversary", "1,doorbell"], name).unwrap();
+        assert_eq!(ended.code, Some(1), "{name}: it stands still: {}", ended.text);
+        let line = format!("{FOUND} mlx5_0: doorbell: queue pair ");
+        assert!(ended.text.contains(&line) && ended.text.contains(said), "{name}: {}", ended.text);
+    }
+    // Record and register are read at opposite times: one of the two is drawn for each queue pair.
+    let tells = |seed: u32| {
+        let ended = case(&["--adversary", &seed.to_string()], "doorbell-early-wrong").unwrap();
+        ended.text.contains(" doorbell: queue pair ")
+    };
+    assert!((1..=12).any(tells), "the usual kinds leave it out");
+}
+
 #[test]
 fn programs_that_rely_on_an_order_that_is_none_notice_it_themselves() {
     let _alone = alone();
@@ -106,8 +130,10 @@ fn perftest_is_nobodys_finding() {
             if !there(command[0]) {
                 return;
             }
-            let said = pair_succeeds(&["--adversary", seed], command);
-            said.iter().for_each(|text| silent(text, command[0]));
+            for kinds in [seed, &format!("{seed},doorbell")] {
+                let said = pair_succeeds(&["--adversary", kinds], command);
+                said.iter().for_each(|text| silent(text, command[0]));
+            }
         }
     }
 }
@@ -126,8 +152,10 @@ fn ucx_is_nobodys_finding() {
                 let choice = format!("UCX_TLS={transport},self");
                 let command = ["env", &choice, "UCX_NET_DEVICES=mlx5_0:1", "ucx_perftest"];
                 let command = [&command[..], &["-t", test, "-n", "50", "-w", "5"]].concat();
-                let said = pair_succeeds(&["--adversary", seed], &command);
-                said.iter().for_each(|text| silent(text, test));
+                for kinds in [seed, &format!("{seed},doorbell")] {
+                    let said = pair_succeeds(&["--adversary", kinds], &command);
+                    said.iter().for_each(|text| silent(text, test));
+                }
             }
         }
     }

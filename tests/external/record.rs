@@ -1,5 +1,6 @@
 //! Recordings of programs that know nothing of them, and their replays: `bellpush run --record`, `bellpush replay`.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,9 @@ fn all_the_same(folder: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<_> = files.collect();
     for file in &files {
+        // It holds payload, and the seed of the device's keys.
+        let mode = std::fs::metadata(file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file:?}");
         let (code, text) = replay(&[file.to_str().unwrap()]);
         assert_eq!(code, Some(0), "{file:?}: {text}");
         // "the same: S steps, E events": all of a run, and not its beginning.

@@ -11,7 +11,7 @@ use crate::script::ScriptedFaults;
 use crate::service::local::InProcess;
 use crate::service::requester::Timers;
 use crate::trace::{Tracer, Tracing};
-use bellpush_nic::NicError;
+use bellpush_nic::{NicError, Order};
 
 /// How an engine's thread waits for work.
 ///
@@ -76,6 +76,11 @@ pub struct SoftConfig {
     /// What takes every freedom that the rules give ([`crate::SoftNic::findings`]). The NIC has no copy threads and no
     /// engine elsewhere then.
     pub adversary: Option<Adversary>,
+    /// What whoever posts to queue pairs on memory of [`Nic::queue_bytes`](bellpush_nic::Nic::queue_bytes) has to see
+    /// to. [`Order::Strict`] is silicon's, for programs that will post to a card: without an adversary of the kind
+    /// `doorbell` the NIC takes [`Order::Later`] as well, but no BlueFlame buffers with check words and no in-band slots
+    /// are on offer.
+    pub order: Order,
     /// On a packet link: a recording of what the NIC is asked, sees and does ([`crate::record`]). Its random numbers
     /// begin with a number that stands in the recording.
     pub record: Option<Record>,
@@ -109,6 +114,7 @@ impl SoftConfig {
             offload: None,
             faults: None,
             adversary: None,
+            order: Order::Later,
             record: None,
             trace: None,
         }

@@ -38,7 +38,7 @@ use crate::service::local::capture::InprocCapture;
 use crate::service::requester::Timers;
 use crate::trace::Kind;
 use bellpush_mem::{HostMem, View};
-use bellpush_nic::{Mtu, NicAddress, NicError, QpAttr, QpType, Queues};
+use bellpush_nic::{Mtu, NicAddress, NicError, Order, QpAttr, QpType, Queues};
 use bellpush_wire::Qpn;
 use bellpush_wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
 
@@ -92,6 +92,8 @@ pub(crate) struct Device {
     pub(crate) ended: AtomicBool,
     /// What takes every freedom that the rules give.
     pub(crate) adversary: Option<Arc<adversary::State>>,
+    /// What whoever posts to the NIC's own queue pairs sees to.
+    pub(crate) order: Order,
     /// Who writes down what the NIC is asked, sees and does.
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
@@ -181,6 +183,7 @@ impl Device {
             faults: config.faults.clone(),
             ended: AtomicBool::new(false),
             adversary,
+            order: config.order,
             recorder,
         })
     }

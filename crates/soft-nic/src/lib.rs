@@ -83,7 +83,7 @@ pub use vendor::Vendor;
 
 use bellpush_mem::{Dma, View, own_thread};
 use bellpush_nic::{
-    Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair,
+    Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair, Queues,
 };
 use bellpush_wire::cm::MAD_BYTES;
 use bellpush_wire::{Iova, Qpn};
@@ -338,7 +338,7 @@ impl Nic for SoftNic {
     }
 
     fn order(&self) -> Order {
-        Order::Later
+        self.device.order
     }
 
     fn trouble(&self) -> Option<NicError> {
@@ -376,7 +376,7 @@ impl Nic for SoftNic {
         attr: &QpAttr,
         memory: QueueMemory,
     ) -> Result<Arc<dyn QueuePair>, NicError> {
-        let queues = layout::place_apart(attr, memory)?;
+        let queues = Queues { order: self.order(), ..layout::place_apart(attr, memory)? };
         self.device.reaches(attr, &queues)?;
         Ok(self.create_on(attr, queues)?)
     }

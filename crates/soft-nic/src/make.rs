@@ -13,7 +13,7 @@ use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{XrcSrq, Xrcd};
 use crate::record::{Call, Outcome, SrqSort, hooked, outside, plainly};
 use bellpush_mem::{Dma, View};
-use bellpush_nic::{Access, Mr, NicError, QpAttr, QpType, Queues};
+use bellpush_nic::{Access, Mr, Nic, NicError, Order, QpAttr, QpType, Queues};
 use bellpush_wire::{Iova, Qpn};
 
 impl SoftNic {
@@ -22,7 +22,7 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Attribute`], [`NicError::Full`], [`NicError::Memory`].
     pub fn create(&self, attr: &QpAttr, memory: &View) -> Result<Arc<Qp>, NicError> {
-        self.create_on(attr, Self::place(attr, memory)?)
+        self.create_on(attr, Queues { order: self.order(), ..Self::place(attr, memory)? })
     }
 
     /// Creates a queue pair over queues that lie anywhere; several may share a UAR page.
@@ -30,6 +30,13 @@ impl SoftNic {
     /// # Errors
     /// As [`SoftNic::create`].
     pub fn create_on(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
+        let strict = queues.order == Order::Strict;
+        if strict && attr.inband.is_some() {
+            let what = "in-band slots where posters keep to the order of silicon";
+            return Err(NicError::Unsupported { nic: self.name().into(), what });
+        }
+        // BlueFlame is a doorbell there: what counts is the WQE in the ring.
+        let attr = &QpAttr { blueflame: attr.blueflame && !strict, ..attr.clone() };
         layout::check(attr)?;
         layout::cqs_fit(attr, &queues)?;
         if self.device.recorder.is_some() {

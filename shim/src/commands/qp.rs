@@ -121,7 +121,7 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
         sq: part(rq_bytes, sq_bytes)?,
         rq_stride_log: shift,
         uar,
-        order: Order::Later,
+        order: Order::Strict,
         // The CQs are objects of their own.
         send_cq: dbr.clone(),
         send_cq_dbr: dbr.clone(),

@@ -187,7 +187,7 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         rq,
         rq_stride_log: (sges * DS_BYTES as u32).ilog2(),
         uar: page,
-        order: Order::Later,
+        order: Order::Strict,
         // The CQs are objects of their own.
         send_cq: dbr.clone(),
         send_cq_dbr: dbr.clone(),

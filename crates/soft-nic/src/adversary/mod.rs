@@ -8,6 +8,7 @@
 //! | where | kinds |
 //! |---|---|
 //! | `sends` | `record`, `payload`: WQEs and their payloads are looked at early, and used late |
+//! | `bells` | `doorbell`: the doorbell record is read when a doorbell comes, and at no other time |
 //! | `writes` | `writes`, `atomics`: the bytes of WRITEs land late, in pieces and in any order |
 //! | `cqes` | `cqe`: completions come late, CQ by CQ |
 //! | `packets` | `packets`, `acks`, `routing`: a link that keeps no more order than a network does |
@@ -15,6 +16,7 @@
 //!
 //! Decisions follow from the seed and from what happens, in its order: the same events meet the same decisions.
 
+pub(crate) mod bells;
 pub(crate) mod cqes;
 mod findings;
 mod lines;
@@ -71,6 +73,8 @@ pub(crate) struct State {
 pub(crate) struct OfQp {
     pub(crate) state: Arc<State>,
     sends: Mutex<Sends>,
+    /// Its record is read when a doorbell comes alone, if it is posted to as silicon asks for it.
+    pub(crate) by_bell: bool,
 }
 
 impl OfQp {
@@ -109,7 +113,9 @@ impl State {
 
     /// Its share of a new queue pair.
     pub(crate) fn of_qp(self: &Arc<Self>) -> Box<OfQp> {
-        Box::new(OfQp { state: self.clone(), sends: Mutex::new(Sends::new(self.stream())) })
+        let rng = self.stream();
+        let by_bell = bells::draws(self, &rng);
+        Box::new(OfQp { state: self.clone(), sends: Mutex::new(Sends::new(rng)), by_bell })
     }
 
     fn now_ns(&self) -> u64 {

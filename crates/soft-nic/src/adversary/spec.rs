@@ -26,11 +26,14 @@ pub enum Kind {
     Routing,
     /// Atomics pass WRITEs of other queue pairs that have not landed.
     Atomics,
+    /// The doorbell record is read when a doorbell comes, and at no other time; what the doorbell itself says does not
+    /// count. Of queue pairs that are posted to as silicon asks for it ([`bellpush_nic::Order::Strict`]).
+    Doorbell,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Payload,
         Self::Writes,
         Self::AllWrites,
@@ -40,6 +43,7 @@ impl Kind {
         Self::Acks,
         Self::Routing,
         Self::Atomics,
+        Self::Doorbell,
     ];
 
     /// Its name on the command line.
@@ -54,6 +58,7 @@ impl Kind {
             Self::Acks => "acks",
             Self::Routing => "routing",
             Self::Atomics => "atomics",
+            Self::Doorbell => "doorbell",
         }
     }
 
@@ -85,7 +90,7 @@ pub enum AdversaryError {
     /// A kind that is not known.
     #[error(
         "no adversary is named {0:?}; there are payload, writes, writes=all, record, cqe, packets, \
-         acks, routing and atomics"
+         acks, routing, atomics and doorbell"
     )]
     Kind(String),
     /// The same kind twice.

@@ -98,8 +98,14 @@ impl Queues {
             uar.swept().for_each(|(slot, rung)| look(slots, active, slot, rung));
             more |= uar.has_more();
         }
-        let by_record = self.by_record.iter();
-        by_record.for_each(|&slot| look(slots, active, slot, Rung::default()));
+        for &slot in &self.by_record {
+            if let Some(requester) = &mut slots[slot] {
+                requester.sq.glance();
+                if requester.sq.has_work() {
+                    activate(requester, slot, active);
+                }
+            }
+        }
         self.arm_pages.iter_mut().for_each(ArmPage::poll);
         (rung_count, more)
     }

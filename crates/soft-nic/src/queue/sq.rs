@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::adversary::bells::Bells;
 use crate::adversary::{Kind, sends};
 use crate::objects::layout::MAX_RING;
 use crate::objects::qp::Qp;
@@ -95,6 +96,8 @@ pub(crate) struct SendQueue {
     struck: Option<(u64, Option<WqeAct>)>,
     /// What is posted is shown late.
     late: bool,
+    /// The doorbell record is read when a doorbell comes, and at no other time.
+    bells: Option<Bells>,
 }
 
 impl SendQueue {
@@ -104,7 +107,10 @@ impl SendQueue {
         let kinds = [Kind::Payload, Kind::Record];
         let late = adversary.is_some_and(|it| kinds.into_iter().any(|kind| it.state.has(kind)));
         adversary.inspect(|it| it.sends().reset());
-        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch, struck: None, late })
+        // A register that has its bytes again after two rings would be a doorbell that is not seen.
+        let rings_often = u64::from(qp.attr.sq_blocks) < MAX_RING;
+        let bells = (watch.is_none() && rings_often).then(|| Bells::of(&qp)).flatten();
+        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch, struck: None, late, bells })
     }
 
     /// Looks at what is newly posted, where it is shown late; says when more will be.
@@ -124,7 +130,7 @@ impl SendQueue {
     /// Whether the doorbell record is looked at without a ring.
     pub(crate) fn watches_record(&self) -> bool {
         let early = || self.qp.adversary.as_ref().is_some_and(|it| it.state.has(Kind::Record));
-        self.goes_by_record() || self.late && early()
+        self.goes_by_record() || self.late && early() || self.bells.is_some()
     }
 
     /// Takes what the doorbell record says for what was posted before a reset: not every program
@@ -184,19 +190,34 @@ impl SendQueue {
     pub(crate) fn ring(&mut self, registers: Rung) {
         let blocks = self.qp.attr.sq_blocks;
         let counts = !self.goes_by_record();
+        let mut next = None;
         for register in registers.into_iter().flatten().filter(|_| counts) {
             let bell = Doorbell::parse(register);
             if bell.qpn == self.qp.qpn {
-                self.learn(ahead(bell.next, self.ci, blocks));
+                next = Some(bell.next);
+                if self.bells.is_none() {
+                    self.learn(ahead(bell.next, self.ci, blocks));
+                }
             }
         }
         // Acquire: the WQEs were written before the record. The register was loaded before it, so
         // a record written before the doorbell is seen here.
         let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
         let record = record.unwrap_or(self.dbr_seen);
+        if let Some(bells) = &mut self.bells {
+            bells.rung(&self.qp, next, record);
+        }
         if record != self.dbr_seen {
             self.dbr_seen = record;
             self.learn(ahead(dbr_counter(record), self.ci, blocks));
+        }
+    }
+
+    /// Looks at the doorbell record where no doorbell has come.
+    pub(crate) fn glance(&mut self) {
+        match &mut self.bells {
+            Some(bells) => bells.unrung(&self.qp, self.dbr_seen),
+            None => self.ring(Rung::default()),
         }
     }
 

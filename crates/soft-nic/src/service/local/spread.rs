@@ -13,7 +13,6 @@ use crate::copy::{Run, Taken, pause};
 use crate::objects::mr::{Regions, Right};
 use crate::objects::qp::Qp;
 use crate::queue::sq::{Carried, SendQueue, Source};
-use crate::queue::uar::Rung;
 use crate::service::local::coalesce::after;
 use crate::service::local::requester::Sending;
 use crate::service::local::responder::answers;
@@ -168,7 +167,7 @@ impl Sending {
                 pause(&mut looks);
                 // More may have been posted. A ringer that keeps no record is heard in the next step.
                 if sq.slots().is_none() {
-                    sq.ring(Rung::default());
+                    sq.glance();
                 }
             }
             // Complete what has been copied up to its end.
