@@ -181,13 +181,18 @@ impl SendQueue {
     /// register alone suffices is this NIC's reading, for ringers that keep no record. It does not
     /// suffice in a ring of 2^15 blocks: a register that is seen a whole ring late gives the index
     /// of a whole ring ahead (models/push.pml, `SHORT_COUNTERS`).
-    pub(crate) fn ring(&mut self, registers: Rung) {
+    ///
+    /// Whether a doorbell was ahead of the record: who rings so rings once more, with the same bytes, when the record is
+    /// written.
+    pub(crate) fn ring(&mut self, registers: Rung) -> bool {
         let blocks = self.qp.attr.sq_blocks;
         let counts = !self.goes_by_record();
+        let mut bells = None;
         for register in registers.into_iter().flatten().filter(|_| counts) {
             let bell = Doorbell::parse(register);
             if bell.qpn == self.qp.qpn {
                 self.learn(ahead(bell.next, self.ci, blocks));
+                bells = Some(bell.next);
             }
         }
         // Acquire: the WQEs were written before the record. The register was loaded before it, so
@@ -198,6 +203,7 @@ impl SendQueue {
             self.dbr_seen = record;
             self.learn(ahead(dbr_counter(record), self.ci, blocks));
         }
+        bells.is_some_and(|next| next != dbr_counter(record))
     }
 
     fn learn(&mut self, distance: Option<u32>) {
