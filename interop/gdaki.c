@@ -1,9 +1,12 @@
 /* The host's side of NCCL's GIN by GDAKI, and the work requests of its kernels, without a GPU: what NCCL 2.30's
  * gin_host_gdaki.cc and its doca-gpunetio ask of the device, in their order and with their fields, with memory of the
  * host in the place of a GPU's; then WQEs, doorbells and looks at CQEs as gin_gdaki.h has them. Prints one line for
- * each thing shown; exits 1 at the first that fails. */
+ * each thing shown; exits 1 at the first that fails. Arguments: how many puts, then a driver of a GPU
+ * (interop/copies.c) whose memory is all that is registered. */
 #include "devx.h"
 
+#include <dlfcn.h>
+#include <malloc.h>
 #include <netinet/in.h>
 
 enum { UIDX = 0 };
@@ -388,6 +391,13 @@ static void errors(struct group *g)
 
 int main(int argc, char **argv)
 {
+	unsigned long *copies = NULL;
+	if (argc > 2) {
+		void *driver = dlopen(argv[2], RTLD_NOW | RTLD_GLOBAL);
+		MUST(driver && (copies = dlsym(driver, "copies_made")), "driver %s", argv[2]);
+		/* All of it in the heap, which is that driver's. */
+		mallopt(M_MMAP_MAX, 0);
+	}
 	open_device();
 	caps();
 	address();
@@ -403,6 +413,10 @@ int main(int argc, char **argv)
 	early_wait(&g);
 	gets(&g);
 	errors(&g);
+	if (copies) {
+		MUST(*copies > 1000, "%lu copies", *copies);
+		puts("copies");
+	}
 	puts("end");
 	return 0;
 }

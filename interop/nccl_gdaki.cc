@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "cudawrap.h"
 #include "plugin/nccl_gin.h"
-#include "gdaki/gpucontext/gpucontext.h"
+#include "nccl_device/gin/gdaki/gin_gdaki_device_host_common.h"
 #include "common/doca_gpunetio_verbs_def.h"
 #include "common/doca_gpunetio_verbs_dev.h"
 
@@ -30,6 +31,39 @@ void ncclInitEnv() {}
 bool ncclEnvPluginInitialized() { return false; }
 const char *ncclEnvPluginGetEnv(const char *name) { return getenv(name); }
 int ncclCuMemEnable() { return 0; }
+int64_t ncclParamDmaBufEnable() { return 0; }
+CUmemAllocationHandleType ncclCuMemHandleType = CU_MEM_HANDLE_TYPE_NONE;
+// The driver's functions, as far as NCCL allocates a GPU's memory by them: in pieces of one size, as the host's.
+constexpr size_t PIECE = 65536;
+PFN_cuGetErrorString_v6000 pfn_cuGetErrorString = [](CUresult, const char **text) { return *text = "", CUDA_SUCCESS; };
+PFN_cuDeviceGet_v2000 pfn_cuDeviceGet = [](CUdevice *device, int) { return *device = 0, CUDA_SUCCESS; };
+PFN_cuDeviceGetAttribute_v2000 pfn_cuDeviceGetAttribute = [](int *value, CUdevice_attribute, CUdevice) {
+    return *value = 1, CUDA_SUCCESS;
+};
+PFN_cuMemGetAllocationGranularity_v10020 pfn_cuMemGetAllocationGranularity =
+    [](size_t *bytes, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) {
+        return *bytes = PIECE, CUDA_SUCCESS;
+    };
+PFN_cuMemCreate_v10020 pfn_cuMemCreate = [](CUmemGenericAllocationHandle *handle, size_t, const CUmemAllocationProp *,
+                                            unsigned long long) { return *handle = 1, CUDA_SUCCESS; };
+PFN_cuMemAddressReserve_v10020 pfn_cuMemAddressReserve = [](CUdeviceptr *at, size_t bytes, size_t, CUdeviceptr,
+                                                            unsigned long long) {
+    return *at = (CUdeviceptr)memset(aligned_alloc(PIECE, bytes), 0, bytes), CUDA_SUCCESS;
+};
+PFN_cuMemMap_v10020 pfn_cuMemMap = [](CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) {
+    return CUDA_SUCCESS;
+};
+PFN_cuMemSetAccess_v10020 pfn_cuMemSetAccess = [](CUdeviceptr, size_t, const CUmemAccessDesc *, size_t) {
+    return CUDA_SUCCESS;
+};
+PFN_cuMemRetainAllocationHandle_v11000 pfn_cuMemRetainAllocationHandle =
+    [](CUmemGenericAllocationHandle *handle, void *) { return *handle = 1, CUDA_SUCCESS; };
+PFN_cuMemRelease_v10020 pfn_cuMemRelease = [](CUmemGenericAllocationHandle) { return CUDA_SUCCESS; };
+PFN_cuMemGetAddressRange_v3020 pfn_cuMemGetAddressRange = [](CUdeviceptr *, size_t *bytes, CUdeviceptr) {
+    return *bytes = PIECE, CUDA_SUCCESS;
+};
+PFN_cuMemUnmap_v10020 pfn_cuMemUnmap = [](CUdeviceptr, size_t) { return CUDA_SUCCESS; };
+PFN_cuMemAddressFree_v10020 pfn_cuMemAddressFree = [](CUdeviceptr at, size_t) { return free((void *)at), CUDA_SUCCESS; };
 
 extern "C" {
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
@@ -39,8 +73,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *va
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaMalloc(void **at, size_t bytes)
 {
-    // As the driver's, it begins with a page of 64 KiB at least, and says nothing.
-    *at = aligned_alloc(65536, (bytes + 65535) / 65536 * 65536);
+    *at = aligned_alloc(PIECE, (bytes + PIECE - 1) / PIECE * PIECE);
     return *at ? memset(*at, 0, bytes), cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void *at) { return free(at), cudaSuccess; }
@@ -81,6 +114,8 @@ using Qp = doca_gpu_dev_verbs_qp;
 constexpr double LIMIT_S = 30;
 constexpr int RANKS = 2, SIGNALS = 4, COUNTERS = 4;
 constexpr size_t BYTES = 1 << 20;
+// Of the structs for kernels, as this program knows them (NCCL_GIN_GDAKI_GPU_CONTEXT_VERSION).
+constexpr int STRUCTS = 2;
 
 int rank, peer;
 std::string meeting;
@@ -218,7 +253,7 @@ int main()
     OK(gin.connect(ctx, all, RANKS, rank, listener, &coll));
     ncclGinConfig_t config{};
     config.nSignals = SIGNALS, config.nCounters = COUNTERS, config.nContexts = 1;
-    config.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF, config.backendVersion = NCCL_GIN_GDAKI_GPU_CONTEXT_VERSION;
+    config.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF, config.backendVersion = STRUCTS;
     ncclNetDeviceHandle_t *device = nullptr;
     OK(gin.createContext(coll, &config, &made, &device));
     CHECK(device->netDeviceType == NCCL_NET_DEVICE_GIN_GDAKI);

@@ -393,6 +393,26 @@ fn nccls_requests_by_kernels_go_through_the_device() {
     }
 }
 
+/// The object reaches queues, CQs and records in a GPU's memory by the driver's copies alone; here the driver is the
+/// test's.
+#[test]
+fn queues_may_lie_in_a_gpus_memory() {
+    let _alone = alone();
+    let Some(program) = compiled("gdaki") else { return };
+    let driver = program.with_file_name("copies.so");
+    let source = crate::preloaded::root().join("interop/copies.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+    compiler.args(["-Wl,-soname,libcuda.so.1", "-o"]).arg(&driver).arg(source);
+    assert!(compiler.status().unwrap().success());
+    let command = [program.to_str().unwrap(), "3000", driver.to_str().unwrap()];
+    for options in [&[][..], &["--link-type", "shm"]] {
+        let ended = Running::start(options, &command).end();
+        assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
+        assert!(ended.text.contains("errors\ncopies\nend\n"), "{options:?}: {}", ended.text);
+    }
+}
+
 #[test]
 fn dynamic_connections_reach_whom_each_work_request_names() {
     let _alone = alone();
