@@ -265,7 +265,7 @@ static void counters(void)
 /* What is not there, each refused as the kernel refuses it. */
 static void refused(void)
 {
-	uint8_t in[16] = { 0x07, 0x60 }, out[16] = { 0 };
+	uint8_t in[16] = { 0x07, 0x54 }, out[16] = { 0 };
 	struct pair p;
 	open_pair(&p);
 	struct ibv_counters_init_attr counters_attr = { 0 };

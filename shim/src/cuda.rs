@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellpush_mem::{Dma, HostMem, MemError, rewrite};
+use bellpush_mem::{Dma, Hook, Hooked, HostMem, MemError, PAGE_BYTES, rewrite};
 
 use crate::process::say;
 use crate::real;
@@ -252,6 +252,14 @@ impl GpuMem {
         Some(Self { addr, bytes, lane: Lane::of(driver, context)? })
     }
 
+    /// The memory as queues and records lie in it: from the beginning of its first page on, of which what comes before
+    /// the memory is nobody's.
+    pub fn hooked(self: &Arc<Self>) -> Arc<Hooked> {
+        let shift = self.addr as usize % PAGE_BYTES;
+        let queues = Box::new(Queues { memory: self.clone(), shift });
+        Hooked::new(self.addr - shift as u64, shift + self.bytes, queues)
+    }
+
     fn at(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(self.addr + offset as u64),
@@ -289,6 +297,37 @@ impl GpuMem {
         }
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         rewrite(self, offset, new)
+    }
+}
+
+/// See [`GpuMem::hooked`].
+struct Queues {
+    memory: Arc<GpuMem>,
+    shift: usize,
+}
+
+impl Queues {
+    fn at(&self, offset: usize) -> Result<usize, MemError> {
+        let before = MemError::OutOfBounds { offset, bytes: 0, len: self.memory.bytes };
+        offset.checked_sub(self.shift).ok_or(before)
+    }
+}
+
+impl Hook for Queues {
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        self.memory.read(self.at(offset)?, into)
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        self.memory.write(self.at(offset)?, from)
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        self.memory.fetch_add(self.at(offset)?, add)
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
+        self.memory.compare_swap(self.at(offset)?, compare, swap)
     }
 }
 

@@ -58,6 +58,7 @@ mod names;
 mod process;
 mod rdma_cm;
 mod real;
+mod registered;
 mod request;
 mod rings;
 mod signals;

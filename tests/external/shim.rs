@@ -216,7 +216,7 @@ fn what_is_not_there_is_refused_and_named() {
         "ibv_create_qp: ",
         "ibv_attach_mcast: this device has no such command",
         "mlx5dv_alloc_var: this device has no such call",
-        "mlx5dv_devx_general_cmd, QUERY_ROCE_ADDRESS: this device has no such command",
+        "mlx5dv_devx_general_cmd, QUERY_NIC_VPORT_CONTEXT: this device has no such command",
         "mlx5dv_devx_create_cmd_comp: this device has no such call",
     ];
     assert_eq!(refusals.len(), calls.len(), "{refusals:#?}");
@@ -372,6 +372,44 @@ fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
         let ended = Running::start(options, command).end();
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
         assert!(ended.text.contains(DEVX), "{options:?}: {}", ended.text);
+    }
+}
+
+/// `rounds` is fewer puts than it takes to pass the end of WQE indices, where packets are lost.
+#[test]
+fn nccls_requests_by_kernels_go_through_the_device() {
+    let _alone = alone();
+    let Some(program) = compiled("gdaki") else { return };
+    let program = program.to_str().unwrap();
+    let shown = "caps\naddress\nqueues\nputs\nwaits\ngets\nerrors\nend\n";
+    for (options, rounds) in [
+        (&[][..], "33000"),
+        (&["--link-type", "shm"], "2000"),
+        (&["--link", "loss=2%,seed=7"], "200"),
+    ] {
+        let ended = Running::start(options, &[program, rounds]).end();
+        assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
+        assert!(ended.text.contains(shown), "{options:?}: {}", ended.text);
+    }
+}
+
+/// The object reaches queues, CQs and records in a GPU's memory by the driver's copies alone; here the driver is the
+/// test's.
+#[test]
+fn queues_may_lie_in_a_gpus_memory() {
+    let _alone = alone();
+    let Some(program) = compiled("gdaki") else { return };
+    let driver = program.with_file_name("copies.so");
+    let source = crate::preloaded::root().join("interop/copies.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+    compiler.args(["-Wl,-soname,libcuda.so.1", "-o"]).arg(&driver).arg(source);
+    assert!(compiler.status().unwrap().success());
+    let command = [program.to_str().unwrap(), "3000", driver.to_str().unwrap()];
+    for options in [&[][..], &["--link-type", "shm"]] {
+        let ended = Running::start(options, &command).end();
+        assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
+        assert!(ended.text.contains("errors\ncopies\nend\n"), "{options:?}: {}", ended.text);
     }
 }
 

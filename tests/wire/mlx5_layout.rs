@@ -172,6 +172,8 @@ fn mlx5_constants() -> Vec<Claim> {
             | Opcode::Umr
             | Opcode::TagMatching
             | Opcode::Mmo
+            | Opcode::Wait
+            | Opcode::Dump
             | Opcode::AtomicMaskedCs
             | Opcode::AtomicMaskedFa => {
                 return None;

@@ -69,6 +69,8 @@ pub(crate) struct Device {
     /// The protection domain of whoever does not ask for one.
     pub(crate) pd: Arc<Pd>,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
+    /// CQs that a WQE may name.
+    cqs: RwLock<HashMap<u32, Weak<Cq>>>,
     next_qpn: AtomicU32,
     /// Numbers that no queue pair is to have. Locked within `qps`.
     pub(crate) reserved: Arc<Reserved>,
@@ -169,6 +171,7 @@ impl Device {
             mrs: Arc::new(MrTable::new(random.clone(), scattered).under(adversary.clone())),
             pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
+            cqs: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
             reserved: Arc::default(),
             numbers: Numbers::new(recorder.clone()),
@@ -246,7 +249,18 @@ impl Device {
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
+        let mut cqs = self.cqs.write().unwrap_or_else(PoisonError::into_inner);
+        if cqs.len() == cqs.capacity() {
+            cqs.retain(|_, cq| cq.strong_count() > 0);
+        }
+        cqs.insert(cq.number(), Arc::downgrade(&cq));
+        drop(cqs);
         Ok(cq)
+    }
+
+    /// A CQ by its number.
+    pub(crate) fn cq(&self, number: u32) -> Option<Arc<Cq>> {
+        self.cqs.read().unwrap_or_else(PoisonError::into_inner).get(&number)?.upgrade()
     }
 
     pub(crate) fn create_srq(

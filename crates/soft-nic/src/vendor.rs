@@ -57,6 +57,8 @@ pub enum Vendor {
     Tag = 0x18,
     /// A fault script says so.
     Script = 0x19,
+    /// A number names no CQ.
+    Cq = 0x1a,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

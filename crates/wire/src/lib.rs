@@ -23,6 +23,7 @@ pub mod roce;
 mod seg;
 pub mod tm;
 pub mod umr;
+pub mod wait;
 pub mod wqe;
 
 pub use plain::PlainWrite;

@@ -10,6 +10,7 @@ use super::mmo::MMO_BYTES;
 use super::roce::{Fields, ROCE_PORT};
 use super::tm::LIST_HEADER_BYTES;
 use super::umr::UMR_HEADER_BYTES;
+use super::wait::WAIT_BYTES;
 use super::{Iova, Lkey, Qpn, Rkey};
 
 /// Bytes of a basic block.
@@ -165,6 +166,8 @@ pub enum Opcode {
     Send = 0x0a,
     /// SEND with immediate data.
     SendImm = 0x0b,
+    /// Waits for an entry of a CQ; see [`super::wait`].
+    Wait = 0x0f,
     /// RDMA READ.
     RdmaRead = 0x10,
     /// Compare and swap of 8 bytes.
@@ -175,6 +178,8 @@ pub enum Opcode {
     AtomicMaskedCs = 0x14,
     /// Fetch and add on fields of 4 or 8 bytes.
     AtomicMaskedFa = 0x15,
+    /// Reads local memory and keeps nothing; see [`super::wait`].
+    Dump = 0x23,
     /// Changes a memory key; see [`super::umr`].
     Umr = 0x25,
     /// Changes the list of a shared receive queue that matches tags; see [`super::tm`].
@@ -184,8 +189,8 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Opcodes that a request may have, in numerical order. It lacks the masked atomics, tag matching and MMO: only
-    /// other programs post those.
+    /// Opcodes that a request may have, in numerical order. It lacks WAIT, DUMP, the masked atomics, tag matching and MMO:
+    /// only other programs post those.
     pub const ALL: [Self; 10] = [
         Self::Nop,
         Self::SendInval,
@@ -209,11 +214,13 @@ impl Opcode {
             0x09 => Self::RdmaWriteImm,
             0x0a => Self::Send,
             0x0b => Self::SendImm,
+            0x0f => Self::Wait,
             0x10 => Self::RdmaRead,
             0x11 => Self::AtomicCs,
             0x12 => Self::AtomicFa,
             0x14 => Self::AtomicMaskedCs,
             0x15 => Self::AtomicMaskedFa,
+            0x23 => Self::Dump,
             0x25 => Self::Umr,
             0x28 => Self::TagMatching,
             0x2f => Self::Mmo,
@@ -258,13 +265,14 @@ impl Opcode {
     /// Whether the NIC executes the opcode when all before it is complete, and all behind it later.
     #[inline]
     pub fn waits(self) -> bool {
-        matches!(self, Self::Umr | Self::TagMatching | Self::Mmo)
+        matches!(self, Self::Wait | Self::Dump | Self::Umr | Self::TagMatching | Self::Mmo)
     }
 
     /// Bytes before the payload. For masked atomics: with operands of 16 bytes.
     #[inline]
     pub(super) fn header_bytes(self) -> usize {
         match self {
+            Self::Wait | Self::Dump => return WAIT_BYTES,
             Self::Umr => return UMR_HEADER_BYTES,
             Self::TagMatching => return LIST_HEADER_BYTES,
             Self::Mmo => return MMO_BYTES,

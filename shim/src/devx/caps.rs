@@ -2,12 +2,14 @@
 
 use super::cq::LOG_MAX_CQ_SZ;
 use super::general;
-use super::prm::{Mailbox, cap, header};
+use super::prm::{Mailbox, cap, header, roce_address};
 use crate::commands::Command;
 use crate::commands::device::{MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RQ_DESC, MAX_SQ_DESC, MAX_WQES};
 use crate::commands::odp;
 use crate::error::Refusal;
+use crate::layout;
 use bellpush_wire::mmo::MAX_COPY_BYTES;
+use bellpush_wire::roce::ROCE_PORT;
 
 /// `query_hca_cap_out`.
 const OUT_BYTES: usize = 0x1010;
@@ -18,11 +20,15 @@ mod kind {
     pub const GENERAL: u64 = 0;
     pub const ODP: u64 = 2;
     pub const ATOMIC: u64 = 3;
+    pub const ROCE: u64 = 4;
     pub const FLOW_TABLE: u64 = 7;
     pub const QOS: u64 = 0xc;
     pub const DEVICE_MEMORY: u64 = 0xf;
     pub const GENERAL_2: u64 = 0x20;
 }
+
+/// Least source port of a packet: that of flow label 0 (annex A17.4.5.2).
+const LEAST_SRC_PORT: u16 = 0xc000;
 
 fn general(out: &mut Mailbox) {
     for (field, value) in [
@@ -88,6 +94,44 @@ fn atomic(out: &mut Mailbox) {
     }
 }
 
+fn roce(out: &mut Mailbox) {
+    // RoCEv2 over IPv4 and IPv6.
+    const L3_TYPES: u64 = 1 << 1 | 1 << 2;
+    const VERSION_2: u64 = 1 << 2;
+    for (field, value) in [
+        (cap::ROCE_L3_TYPE, L3_TYPES),
+        (cap::ROCE_VERSION, VERSION_2),
+        (cap::R_ROCE_DEST_UDP_PORT, ROCE_PORT.into()),
+        (cap::R_ROCE_MAX_SRC_UDP_PORT, u16::MAX.into()),
+        (cap::R_ROCE_MIN_SRC_UDP_PORT, LEAST_SRC_PORT.into()),
+        (cap::ROCE_ADDRESS_TABLE_SIZE, 1),
+    ] {
+        out.set(field, value);
+    }
+}
+
+/// `QUERY_ROCE_ADDRESS`: the one address.
+pub fn query_roce_address(c: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
+    const ROCE_V2: u64 = 2;
+    const IPV4: u64 = 0;
+    const IPV6: u64 = 1;
+    for (what, field, most, must) in [
+        ("roce_address_index", roce_address::ROCE_ADDRESS_INDEX, 0, "0: there is one address"),
+        ("vhca_port_num", roce_address::VHCA_PORT_NUM, 1, "0 or 1: there is one port"),
+    ] {
+        let value = cmd.get(field);
+        if value > most {
+            return Err(Refusal::Value { what, value, must });
+        }
+    }
+    let address = c.context.device.address;
+    let mut out = Mailbox::zeroed(roce_address::OUT_BYTES);
+    out.set_gid(roce_address::SOURCE_L3_ADDRESS, layout::gid(address));
+    out.set(roce_address::ROCE_L3_TYPE, if address.is_ipv4() { IPV4 } else { IPV6 });
+    out.set(roce_address::ROCE_VERSION, ROCE_V2);
+    Ok(out)
+}
+
 fn schedules(out: &mut Mailbox) {
     // TSARs and groups of queues.
     const ELEMENTS: u64 = 1 << 0 | 1 << 4;
@@ -130,11 +174,13 @@ pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
             out.set(cap::LOG_RESERVED_QPN_GRANULARITY, general::LOG_QPNS.into());
         }
         kind::ATOMIC => atomic(&mut out),
+        kind::ROCE => roce(&mut out),
         kind::ODP => paging(&mut out),
         // No flow tables, and device memory without operations: all zeros.
         kind::FLOW_TABLE | kind::DEVICE_MEMORY => {}
         value => {
-            let must = "general, paging's, atomics', schedules', flow tables' or device memory's";
+            let must =
+                "general, paging's, atomics', RoCE's, schedules', flow tables' or device memory's";
             return Err(Refusal::Value { what: "type of capability", value, must });
         }
     }

@@ -113,6 +113,7 @@ pub fn other(c: &mut Command<'_>) -> Result<(), Refusal> {
     let cmd = input(c, attr::DEVX_OTHER_CMD_IN)?;
     let carried_out = match cmd.get(header::OPCODE) as u16 {
         op::QUERY_HCA_CAP => caps::query(c, &cmd),
+        op::QUERY_ROCE_ADDRESS => caps::query_roce_address(c, &cmd),
         // One port, which is bonded with no other: all zeros.
         op::QUERY_LAG => Ok(Mailbox::zeroed(header::OUT_BYTES)),
         code => Err(Refusal::Command(code.into())),

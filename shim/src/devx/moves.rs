@@ -201,8 +201,9 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     Ok(change)
 }
 
-/// Fills a context in with what is in force.
-pub fn describe(of: &Qp, out: &mut Mailbox) {
+/// Fills a context in with what is in force. Before a path says its MTU it is the device's: libraries take 0 for an
+/// error.
+pub fn describe(of: &Qp, most: Mtu, out: &mut Mailbox) {
     let now = of.query();
     let kind = match of.kind() {
         QpType::Rc => 0,
@@ -218,7 +219,7 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         (qp::STATE, code(of.state()).into()),
         (qp::ST, kind),
         (qp::PM_STATE, 3), // migrated: there is one path
-        (qp::MTU, now.path_mtu.map_or(0, |mtu| mtu_code(mtu.bytes()).into())),
+        (qp::MTU, mtu_code(now.path_mtu.unwrap_or(most).bytes()).into()),
         (qp::LOG_MSG_MAX, 30),
         (qp::REMOTE_QPN, now.dest_qpn.map_or(0, |qpn| qpn.0.into())),
         (qp::NEXT_RCV_PSN, now.rq_psn.map_or(0, |psn| psn.value().into())),

@@ -137,8 +137,21 @@ pub mod op {
     pub const QP_2ERR: u16 = 0x507;
     pub const QP_2RST: u16 = 0x50a;
     pub const QUERY_QP: u16 = 0x50b;
+    pub const QUERY_ROCE_ADDRESS: u16 = 0x760;
     pub const QUERY_LAG: u16 = 0x842;
     pub const INIT2INIT_QP: u16 = 0x50e;
+}
+
+/// `query_roce_address_in`, `query_roce_address_out` and its `roce_addr_layout`.
+pub mod roce_address {
+    #![allow(missing_docs)] // the header's names
+    use super::{Field, field};
+    pub const ROCE_ADDRESS_INDEX: Field = field(8, 0, 16);
+    pub const VHCA_PORT_NUM: Field = field(0xb, 4, 4);
+    pub const OUT_BYTES: usize = SOURCE_L3_ADDRESS + 0x20;
+    pub const SOURCE_L3_ADDRESS: usize = super::header::OUT_BYTES;
+    pub const ROCE_L3_TYPE: Field = field(0x1a, 4, 4).within(SOURCE_L3_ADDRESS);
+    pub const ROCE_VERSION: Field = field(0x1b, 0, 8).within(SOURCE_L3_ADDRESS);
 }
 
 /// `create_dct_in` and `dctc`.
@@ -284,6 +297,7 @@ pub mod qp {
     pub const NO_SQ: Field = field(0xa, 0, 1).within(QPC);
     pub const LOG_SQ_SIZE: Field = field(0xa, 1, 4).within(QPC);
     pub const UAR_PAGE: Field = field(0xd, 0, 24).within(QPC);
+    pub const SEND_DBR_MODE: Field = field(0x10, 0, 2).within(QPC);
     pub const USER_INDEX: Field = field(0x11, 0, 24).within(QPC);
     pub const REMOTE_QPN: Field = field(0x15, 0, 24).within(QPC);
     pub const LOG_SRA_MAX: Field = field(0x71, 0, 3).within(QPC);
@@ -366,6 +380,13 @@ pub mod cap {
     pub const NIC_TSAR_TYPE: Field = field(0x22, 0, 16).within(AT);
     // cmd_hca_cap_2
     pub const LOG_RESERVED_QPN_GRANULARITY: Field = field(0x12, 3, 5).within(AT);
+    // roce_cap
+    pub const ROCE_L3_TYPE: Field = field(0x11, 4, 4).within(AT);
+    pub const ROCE_VERSION: Field = field(0x13, 0, 8).within(AT);
+    pub const R_ROCE_DEST_UDP_PORT: Field = field(0x16, 0, 16).within(AT);
+    pub const R_ROCE_MAX_SRC_UDP_PORT: Field = field(0x18, 0, 16).within(AT);
+    pub const R_ROCE_MIN_SRC_UDP_PORT: Field = field(0x1a, 0, 16).within(AT);
+    pub const ROCE_ADDRESS_TABLE_SIZE: Field = field(0x1e, 0, 16).within(AT);
     // cmd_hca_cap
     pub const HCA_CAP_2: Field = field(4, 0, 1).within(AT);
     pub const GENERAL_OBJ_TYPES: Field = field(0x80, 0, 64).within(AT);

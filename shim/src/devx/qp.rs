@@ -123,6 +123,12 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         let value = cmd.get(qp::PAGE_OFFSET);
         return Err(Refusal::Value { what: "queue pair's page_offset", value, must: "0" });
     }
+    if cmd.get(qp::SEND_DBR_MODE) != 0 {
+        // The register of such doorbells is one for a page, whose queue pairs would overwrite each other's: a card sees
+        // each store, and the engine the last.
+        let (value, must) = (cmd.get(qp::SEND_DBR_MODE), "0: with a doorbell record");
+        return Err(Refusal::Value { what: "send_dbr_mode", value, must });
+    }
     let pdn = cmd.word(qp::PD);
     let pd = named(c.objects, "protection domain", pdn, |object| match object {
         Object::Pd(pd) if pd.pd.number() == pdn => Some(pd.clone()),
@@ -155,6 +161,10 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let page = page.ok_or(Refusal::Number { what: "UAR page", number: uar })?.clone();
     let record = super::umem(c.objects, cmd.word(qp::DBR_UMEM_ID))?;
     let dbr = record.queue(cmd.get(qp::DBR_ADDR), DBR_BYTES)?;
+    if record.is_gpu() {
+        // Programs leave there what cudaMalloc has, and this engine looks at the record with each doorbell.
+        dbr.fill(0, DBR_BYTES, 0)?;
+    }
     let (rq_bytes, sq_bytes) =
         (wqes as usize * sges as usize * DS_BYTES, blocks as usize * WQEBB_BYTES);
     let mut buffer = None;
@@ -313,6 +323,6 @@ pub fn query(c: &Command<'_>, handle: u32, cmd: &Mailbox) -> Result<Mailbox, Ref
     debug_assert_eq!(cmd.get(header::OPCODE) as u16, op::QUERY_QP);
     let qp = of_handle(c.objects, handle, cmd)?;
     let mut out = Mailbox::zeroed(qp::IN_BYTES);
-    moves::describe(&qp, &mut out);
+    moves::describe(&qp, c.context.device.mtu, &mut out);
     Ok(out)
 }

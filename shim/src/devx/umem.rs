@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use bellpush_mem::{Dma, HostMem, View};
+use bellpush_mem::{Dma, HostMem, PAGE_BYTES, View};
 
 use crate::abi::ids::attr;
 use crate::commands::memory::{Memory, rights, user_memory};
 use crate::commands::{Command, word};
 use crate::context::Object;
+use crate::cuda::GpuMem;
 use crate::error::Refusal;
 
 /// A registered range.
@@ -16,6 +17,8 @@ pub struct Umem {
     bytes: u64,
     /// The memory as something that mkeys stand for.
     pub mem: Arc<dyn Dma>,
+    /// The same, where it is a GPU's.
+    gpu: Option<Arc<GpuMem>>,
     /// Whether the device may write it.
     pub writable: bool,
 }
@@ -48,15 +51,26 @@ impl Umem {
     ///
     /// # Errors
     /// [`Refusal::Value`] where the umem ends before.
+    ///
+    /// Of a GPU's memory, each access is a copy.
     pub fn queue(&self, offset: u64, bytes: usize) -> Result<View, Refusal> {
         self.check(offset, bytes as u64)?;
         if !(self.addr + offset).is_multiple_of(8) {
             let (value, must) = (offset, "a multiple of 8 in memory");
             return Err(Refusal::Value { what: "umem's offset", value, must });
         }
+        if let Some(gpu) = &self.gpu {
+            let shift = self.addr as usize % PAGE_BYTES;
+            return Ok(View::hooked(gpu.hooked(), shift + offset as usize, bytes)?);
+        }
         // SAFETY: the program keeps a umem's memory until it has taken the umem back, which is
         // refused while an object that was laid out in it lives; the object alone holds the view.
         Ok(unsafe { HostMem::borrowed(self.addr + offset, bytes, true) }?)
+    }
+
+    /// Whether it is a GPU's memory.
+    pub fn is_gpu(&self) -> bool {
+        self.gpu.is_some()
     }
 
     /// Length in bytes.
@@ -80,10 +94,15 @@ pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
         let must = "some size of at least 4 KiB";
         return Err(Refusal::Value { what: "umem's page sizes", value: pages, must });
     }
-    let Memory::Host(mem) = user_memory(addr, bytes, access.local_write)? else {
-        return Err(Refusal::Unsupported("a umem of GPU memory: the engine is a CPU thread"));
+    let (mem, gpu): (Arc<dyn Dma>, _) = match user_memory(addr, bytes, access.local_write)? {
+        Memory::Host(mem) => (Arc::new(mem), None),
+        Memory::Gpu(mem) => {
+            c.context.device.driver.keep_to_thread();
+            let mem = Arc::new(mem);
+            (mem.clone(), Some(mem))
+        }
     };
-    let umem = Umem { addr, bytes, mem: Arc::new(mem), writable: access.local_write };
+    let umem = Umem { addr, bytes, mem, gpu, writable: access.local_write };
     let handle = c.objects.add(Object::Umem(Arc::new(umem)));
     c.created(attr::DEVX_UMEM_REG_HANDLE, handle);
     c.request.put(attr::DEVX_UMEM_REG_OUT_ID, &word(handle));

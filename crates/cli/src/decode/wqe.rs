@@ -6,6 +6,7 @@ use bellpush::wire::fields::{
 use bellpush::wire::mmo::{Copy, MMO_BYTES};
 use bellpush::wire::tm::ListWqe;
 use bellpush::wire::umr::{UMR_HEADER_BYTES, Umr};
+use bellpush::wire::wait::{Wait, dumped};
 use bellpush::wire::wqe::{
     Ctrl, DS_BYTES, INLINE_FLAG, INVALID_LKEY, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError,
 };
@@ -70,6 +71,8 @@ fn checked(wqe: &[u8], ctrl: &Ctrl, sends: Sends) -> Result<(), WqeError> {
             Err(WqeError::Ds(ctrl.ds.into()))
         }
         Opcode::Mmo => Copy::parse(wqe).map(drop),
+        Opcode::Wait => Wait::parse(wqe).map(drop),
+        Opcode::Dump => dumped(wqe).map(drop),
         _ => Ok(()),
     }
 }
@@ -220,7 +223,7 @@ fn code(item: &mut Item, ctrl: &Ctrl, opcode: Option<Opcode>) {
     }
     let takes = |opcode: Opcode| {
         opcode.masked().is_some()
-            || matches!(opcode, Opcode::Mmo | Opcode::Umr | Opcode::TagMatching)
+            || matches!(opcode, Opcode::Mmo | Opcode::Umr | Opcode::TagMatching | Opcode::Wait)
     };
     if ctrl.op_mod != 0 && opcode.is_some_and(|opcode| !takes(opcode)) {
         item.wrong(0, format!("opmod is {:#04x}, and the opcode has none", ctrl.op_mod));

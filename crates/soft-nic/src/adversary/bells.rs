@@ -17,7 +17,7 @@ use bellpush_wire::doorbell::{DBR_SND_OFFSET, dbr_counter};
 const UNRUNG_NS: u64 = 1_000_000_000;
 
 const EARLY_BELL: &str =
-    "doorbell rung before the doorbell record counted its WQE, which stays where it is";
+    "a doorbell came before the doorbell record counted its WQE, and none since for a second";
 const EARLY_REMEDY: &str = "write the record, then (after a write barrier) ring";
 const UNRUNG: &str =
     "the doorbell record has counted WQEs for a second, and no doorbell was rung for them";
@@ -31,11 +31,14 @@ pub(super) fn draws(state: &State, rng: &Rng) -> bool {
     state.has(Kind::Doorbell) && (!state.has(Kind::Record) || one_of_two())
 }
 
-/// What a queue pair's record says that no doorbell told of.
+/// What a queue pair's record says that no doorbell has told of.
 #[derive(Default)]
 pub(crate) struct Bells {
-    /// The record as last looked at between doorbells, and since when it says that; told of already.
-    unrung: Option<(u32, u64, bool)>,
+    /// The last doorbell was ahead of the record. Some ring so, write the record and ring once more: they break no rule.
+    early: bool,
+    /// What is posted and does not begin: the record as last looked at between doorbells, and since when it says that;
+    /// told of already.
+    stuck: Option<(u32, u64, bool)>,
 }
 
 impl Bells {
@@ -46,31 +49,30 @@ impl Bells {
     }
 
     /// A doorbell has come, for the WQEs before `next` if the register still says so, and the record counts `record`.
-    pub(crate) fn rung(&mut self, qp: &Qp, next: Option<u16>, record: u32) {
-        self.unrung = None;
+    pub(crate) fn rung(&mut self, next: Option<u16>, record: u32) {
         let missing = next.map_or(0, |next| next.wrapping_sub(dbr_counter(record)));
-        if let (1..0x8000, Some(of)) = (missing, qp.adversary.as_deref()) {
-            report(of, qp, dbr_counter(record), (EARLY_BELL, EARLY_REMEDY));
-        }
+        *self = Self { early: (1..0x8000).contains(&missing), stuck: None };
     }
 
     /// No doorbell has come; `seen` is what the record said at the last.
     pub(crate) fn unrung(&mut self, qp: &Qp, seen: u32) {
         let Some(of) = qp.adversary.as_deref() else { return };
         let record = qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire).unwrap_or(seen);
-        if record == seen || qp.state() != QpState::Rts {
-            self.unrung = None;
+        if record == seen && !self.early || qp.state() != QpState::Rts {
+            self.stuck = None;
             return;
         }
         let now_ns = of.state.now_ns();
-        match &mut self.unrung {
+        match &mut self.stuck {
             Some((word, since, told)) if *word == record => {
                 if !*told && now_ns.saturating_sub(*since) >= UNRUNG_NS {
                     *told = true;
-                    report(of, qp, dbr_counter(seen), (UNRUNG, UNRUNG_REMEDY));
+                    let early = (EARLY_BELL, EARLY_REMEDY);
+                    let why = if self.early { early } else { (UNRUNG, UNRUNG_REMEDY) };
+                    report(of, qp, dbr_counter(seen), why);
                 }
             }
-            unrung => *unrung = Some((record, now_ns, false)),
+            stuck => *stuck = Some((record, now_ns, false)),
         }
     }
 }

@@ -82,6 +82,7 @@ impl Queues {
             if uar.qps.iter().all(|&slot| slots[slot].as_ref().is_some_and(|r| r.is_out())) {
                 continue; // an engine elsewhere looks at them
             }
+            let mut early = false;
             if let Some(rung) = uar.poll() {
                 rung_count += u64::from(rung.iter().any(Option::is_some));
                 // Of a crowd those first whose doorbells are still there to be read.
@@ -90,12 +91,15 @@ impl Queues {
                     let Some(&slot) = by_qpn.get(&qpn.0) else { continue };
                     let is_here = |r: &Requester| uar.is(&r.qp().queues.uar);
                     if slots[slot].as_deref().is_some_and(is_here) {
-                        look(slots, active, slot, rung);
+                        early |= look(slots, active, slot, rung);
                     }
                 }
                 uar.sweep(rung);
             }
-            uar.swept().for_each(|(slot, rung)| look(slots, active, slot, rung));
+            uar.swept().for_each(|(slot, rung)| early |= look(slots, active, slot, rung));
+            if early {
+                uar.empty();
+            }
             more |= uar.has_more();
         }
         for &slot in &self.by_record {
@@ -242,15 +246,21 @@ impl Queues {
     }
 }
 
-/// Looks at what a queue pair's doorbell and record say. One that has nothing costs no more than this.
+/// Looks at what a queue pair's doorbell and record say, and whether the doorbell was first. One that has nothing costs
+/// no more than this.
 #[inline]
-fn look(slots: &mut [Option<Box<Requester>>], active: &mut Vec<usize>, slot: usize, rung: Rung) {
-    if let Some(requester) = &mut slots[slot] {
-        requester.sq.ring(rung);
-        if requester.sq.has_work() {
-            activate(requester, slot, active);
-        }
+fn look(
+    slots: &mut [Option<Box<Requester>>],
+    active: &mut Vec<usize>,
+    slot: usize,
+    rung: Rung,
+) -> bool {
+    let Some(requester) = &mut slots[slot] else { return false };
+    let early = requester.sq.ring(rung);
+    if requester.sq.has_work() {
+        activate(requester, slot, active);
     }
+    early
 }
 
 /// Moves queue pairs to ERR whose time a script says has come; when it does something next.

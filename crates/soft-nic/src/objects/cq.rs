@@ -283,6 +283,11 @@ impl Cq {
         self.number.get()
     }
 
+    /// Entries written since it was created.
+    pub(crate) fn written(&self) -> u64 {
+        self.pi.load(Ordering::Acquire)
+    }
+
     /// Number of entries.
     pub fn entries(&self) -> u32 {
         self.entries.load(Ordering::Relaxed)

@@ -396,6 +396,11 @@ impl Qp {
         });
     }
 
+    /// A CQ of its device that several queue pairs may share, by its number.
+    pub(crate) fn cq_of_device(&self, number: u32) -> Option<Arc<Cq>> {
+        self.device.upgrade()?.cq(number)
+    }
+
     pub(crate) fn error_streams(&self) -> Option<usize> {
         let most = self.error_streams.load(Ordering::Relaxed) as usize;
         (self.kind == QpType::Dci && most > 0).then_some(most)

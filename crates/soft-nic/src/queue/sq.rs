@@ -187,7 +187,10 @@ impl SendQueue {
     /// register alone suffices is this NIC's reading, for ringers that keep no record. It does not
     /// suffice in a ring of 2^15 blocks: a register that is seen a whole ring late gives the index
     /// of a whole ring ahead (models/push.pml, `SHORT_COUNTERS`).
-    pub(crate) fn ring(&mut self, registers: Rung) {
+    ///
+    /// Whether a doorbell was ahead of the record: who rings so rings once more, with the same bytes, when the record is
+    /// written.
+    pub(crate) fn ring(&mut self, registers: Rung) -> bool {
         let blocks = self.qp.attr.sq_blocks;
         let counts = !self.goes_by_record();
         let mut next = None;
@@ -205,19 +208,22 @@ impl SendQueue {
         let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
         let record = record.unwrap_or(self.dbr_seen);
         if let Some(bells) = &mut self.bells {
-            bells.rung(&self.qp, next, record);
+            bells.rung(next, record);
         }
         if record != self.dbr_seen {
             self.dbr_seen = record;
             self.learn(ahead(dbr_counter(record), self.ci, blocks));
         }
+        next.is_some_and(|next| next != dbr_counter(record))
     }
 
     /// Looks at the doorbell record where no doorbell has come.
     pub(crate) fn glance(&mut self) {
         match &mut self.bells {
             Some(bells) => bells.unrung(&self.qp, self.dbr_seen),
-            None => self.ring(Rung::default()),
+            None => {
+                self.ring(Rung::default());
+            }
         }
     }
 

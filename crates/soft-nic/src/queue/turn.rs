@@ -1,5 +1,5 @@
-//! WQEs that the NIC carries out by itself when everything before them is complete: UMRs, copies, and operations on a
-//! list of tags.
+//! WQEs that the NIC carries out by itself when everything before them is complete: UMRs, copies, operations on a list
+//! of tags, reads of memory for nothing but their order, and waits for an entry of a CQ.
 //!
 //! What is posted after waits: a message that may be sent again still names the keys that it was first sent with.
 //! Silicon waits for less; what a program may rely on is the same.
@@ -16,12 +16,29 @@ use bellpush_nic::QpType;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush_wire::mmo::Copy;
 use bellpush_wire::tm::ListWqe;
+use bellpush_wire::wait::{Wait, dumped};
 use bellpush_wire::wqe::{DS_BYTES, Opcode, Piece};
 
-/// Carries out a WQE that is next. No lock of the regions may be held.
-pub(crate) fn execute(message: &mut Outstanding, sq: &SendQueue, scratch: &mut Scratch) {
-    message.waits = false;
-    message.failed = carry_out(message, sq, scratch).err();
+/// How soon a WAIT looks at its CQ again. What it waits for is mostly an entry of this engine's.
+pub(crate) const LOOK_NS: u64 = 2_000;
+
+/// Carries out a WQE that is next; says whether it is done. No lock of the regions may be held.
+pub(crate) fn execute(message: &mut Outstanding, sq: &SendQueue, scratch: &mut Scratch) -> bool {
+    let done = match message.opcode {
+        Opcode::Wait => wait(message, sq, scratch),
+        _ => carry_out(message, sq, scratch).map(|()| true),
+    };
+    message.waits = done == Ok(false);
+    message.failed = done.err();
+    !message.waits
+}
+
+/// Whether the entry that a WAIT is for has been written.
+fn wait(message: &Outstanding, sq: &SendQueue, scratch: &mut Scratch) -> Result<bool, Failure> {
+    message.load(sq, scratch)?;
+    let wait = Wait::parse(message.wqe_bytes(scratch)).map_err(of_parse)?;
+    let cq = sq.qp.cq_of_device(wait.cqn).ok_or((Syndrome::LocalQpOp, Vendor::Cq))?;
+    Ok(wait.is_reached(cq.written()))
 }
 
 fn carry_out(message: &Outstanding, sq: &SendQueue, scratch: &mut Scratch) -> Result<(), Failure> {
@@ -29,6 +46,7 @@ fn carry_out(message: &Outstanding, sq: &SendQueue, scratch: &mut Scratch) -> Re
     let bytes = &message.wqe_bytes(scratch)[..usize::from(wqe.ds) * DS_BYTES];
     match message.opcode {
         Opcode::Mmo => copy(&sq.qp, bytes),
+        Opcode::Dump => dump(&sq.qp, bytes),
         Opcode::TagMatching => change_list(&sq.qp, bytes),
         _ => umr::change(&sq.qp, wqe.imm, bytes),
     }
@@ -53,6 +71,15 @@ fn copy(qp: &Qp, bytes: &[u8]) -> Result<(), Failure> {
         })
     });
     moved.map_err(|vendor| (Syndrome::LocalProt, vendor))
+}
+
+/// Looks at memory that what was before has written. A card reads it, so that no write of its own is on its way any
+/// more; here none is.
+fn dump(qp: &Qp, bytes: &[u8]) -> Result<(), Failure> {
+    let from = dumped(bytes).map_err(of_parse)?;
+    let regions = qp.mrs.read();
+    let checked = Domain::of(qp, &regions).check([from].into_iter(), Right::Gather);
+    checked.map_err(|vendor| (Syndrome::LocalProt, vendor))
 }
 
 /// An operation on the list of the queue pair's shared receive queue.

@@ -4,7 +4,7 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 use crate::objects::cq::Cq;
-use bellpush_mem::{MemError, View};
+use bellpush_mem::{Dma, MemError, View};
 use bellpush_wire::doorbell::{UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSETS};
 
 /// The doorbell registers of a page that changed, with what they say now.
@@ -20,6 +20,8 @@ pub(crate) struct Uar {
     pub(crate) qps: Vec<usize>,
     /// A round of looks at all of them, after a ring: what rang, where the round is, how many are left.
     rung: Rung,
+    /// What rang last, also in a crowd.
+    bells: Rung,
     at: usize,
     left: usize,
 }
@@ -42,7 +44,16 @@ pub(crate) enum Kind {
 impl Uar {
     pub(crate) fn new(page: View, kind: Kind, slot: usize) -> Self {
         let seen = Default::default();
-        Self { page, seen, kind, qps: vec![slot], rung: Rung::default(), at: 0, left: 0 }
+        Self {
+            page,
+            seen,
+            kind,
+            qps: vec![slot],
+            rung: Rung::default(),
+            bells: Rung::default(),
+            at: 0,
+            left: 0,
+        }
     }
 
     /// Whether this is the page of that view, for plain doorbells.
@@ -57,9 +68,28 @@ impl Uar {
 
     /// Begins a round of looks at all queue pairs, since the page was rung.
     pub(crate) fn sweep(&mut self, rung: Rung) {
+        self.bells = rung;
         // In a crowd, those that it names have had their look.
         self.rung = if self.is_crowded() { Rung::default() } else { rung };
         self.left = self.qps.len();
+    }
+
+    /// Somebody has rung before its record was written, and will again, with the same bytes: a register that says them
+    /// already would not change, and what others ring there in between would not be seen. Such registers are emptied.
+    /// What was rung just before that is in the records, which are looked at once more.
+    pub(crate) fn empty(&mut self) {
+        if self.kind != Kind::Foreign || self.qps.len() < 2 {
+            return; // nobody overwrites
+        }
+        let bells = std::mem::take(&mut self.bells);
+        for (register, bell) in bells.into_iter().enumerate() {
+            let Some(word) = bell.filter(|&word| word == self.seen[register]) else { continue };
+            let emptied = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
+            if emptied.is_ok_and(|was| was == word) {
+                self.seen[register] = 0;
+            }
+        }
+        self.sweep(Rung::default());
     }
 
     /// Those that are to be looked at now, with what to look for.
@@ -168,6 +198,65 @@ impl ArmPage {
         if word != self.seen {
             self.seen = word;
             self.cqs.iter().filter_map(Weak::upgrade).for_each(|cq| cq.armed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellpush_mem::HostMem;
+
+    fn page(kind: Kind, qps: usize) -> (View, Uar) {
+        let page = View::new(&HostMem::alloc(4096).unwrap(), 0, 4096).unwrap();
+        let mut uar = Uar::new(page.clone(), kind, 0);
+        uar.qps.extend(1..qps);
+        (page, uar)
+    }
+
+    fn ring(page: &View, word: u64) {
+        page.store_u64(UAR_DOORBELL_OFFSETS[0], word, Ordering::Release).unwrap();
+    }
+
+    /// A kernel rings for two queue pairs at one register, writes their records, and rings again (`submit_db_multi_qps`
+    /// of doca-gpunetio).
+    #[test]
+    fn a_register_that_comes_to_say_the_same_again_has_rung() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        (1..3).for_each(|word| ring(&page, word));
+        let rung = uar.poll().expect("the second is there");
+        uar.sweep(rung);
+        assert_eq!(uar.swept().count(), 2);
+        uar.empty();
+        assert!(uar.has_more(), "what was rung meanwhile is in the records");
+        assert!(uar.swept().all(|(_, rung)| rung == Rung::default()));
+        assert!(uar.poll().is_none());
+        (1..3).for_each(|word| ring(&page, word));
+        assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(2)));
+    }
+
+    #[test]
+    fn a_doorbell_that_comes_before_its_register_is_emptied_stays() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        ring(&page, 1);
+        let rung = uar.poll().unwrap();
+        uar.sweep(rung);
+        ring(&page, 2);
+        uar.empty();
+        assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(2)));
+    }
+
+    #[test]
+    fn registers_that_one_queue_pair_has_are_left_alone() {
+        for (kind, qps) in [(Kind::Foreign, 1), (Kind::Own, 2)] {
+            let (page, mut uar) = page(kind, qps);
+            ring(&page, 1);
+            let rung = uar.poll().unwrap();
+            uar.sweep(rung);
+            uar.swept().for_each(drop);
+            uar.empty();
+            assert!(!uar.has_more());
+            assert_eq!(page.load_u64(UAR_DOORBELL_OFFSETS[0], Ordering::Acquire).unwrap(), 1);
         }
     }
 }

@@ -265,8 +265,10 @@ impl Transport {
             Of::Local(_) | Of::Ud(_) | Of::Dct(_) => None,
         };
         if let Some(message) = next {
-            turn::execute(message, sq, cx.scratch);
-            visit = Visit::More;
+            visit = match turn::execute(message, sq, cx.scratch) {
+                true => Visit::More,
+                false => visit.or_at(cx.now_ns + turn::LOOK_NS),
+            };
         }
         visit
     }

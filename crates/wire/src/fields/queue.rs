@@ -280,6 +280,13 @@ pub const MMO: Layout = Layout {
     ],
 };
 
+/// What a WAIT waits for.
+pub const WAIT: Layout = Layout {
+    name: "wait",
+    bytes: 16,
+    fields: &[w32("max_index", 0x8, 31, 0), w32("qpn_cqn", 0xc, 23, 0)],
+};
+
 /// First segment of a WQE of a shared receive queue.
 pub const NEXT: Layout = Layout {
     name: "next",

@@ -31,6 +31,7 @@ const ALL: [&Layout; 48] = [
     &REPEAT_ENTRY,
     &LIST,
     &MMO,
+    &WAIT,
     &NEXT,
     &CQE,
     &CQE_ERROR,

@@ -5,7 +5,7 @@
 
 use super::{
     ATOMIC, AV, AV_DC, CTRL, DATA, INLINE, KLM, LIST, Layout, MASKED_CS_4, MASKED_CS_8,
-    MASKED_FA_4, MASKED_FA_8, MKEY, MMO, NEXT, RADDR, REPEAT, REPEAT_ENTRY, UMR, XRC,
+    MASKED_FA_4, MASKED_FA_8, MKEY, MMO, NEXT, RADDR, REPEAT, REPEAT_ENTRY, UMR, WAIT, XRC,
 };
 use crate::masked::Kind;
 use crate::umr;
@@ -160,6 +160,11 @@ impl Walker<'_> {
                 self.take(&MMO);
                 return self.payload();
             }
+            Opcode::Wait => {
+                self.take(&WAIT);
+                return;
+            }
+            Opcode::Dump => return self.payload(),
             _ => {}
         }
         match sends {

@@ -25,15 +25,22 @@ pub(crate) struct Message<'a> {
 /// Carries a request out at the peer.
 pub(crate) fn execute(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<(), Refusal> {
     if msg.wqe.opcode.waits() || msg.wqe.opcode == Opcode::SendInval {
-        // There are no keys that these could change, see `SoftNic::create_mkey`, and no lists of tags; and copies
-        // are for packet links as well.
+        // There are no keys that these could change, see `SoftNic::create_mkey`, and no lists of tags; copies and
+        // waits are for packet links as well.
         return Err(Refusal::Nak(Syndrome::LocalQpOp, Vendor::Opcode));
     }
     if msg.wqe.opcode != Opcode::Nop && !responder::answers(peer, msg.from) {
         return Err(Refusal::NoAnswer);
     }
     match msg.wqe.opcode {
-        Opcode::Nop | Opcode::Umr | Opcode::TagMatching | Opcode::Mmo | Opcode::SendInval => Ok(()), // nothing leaves the NIC
+        // Nothing leaves the NIC.
+        Opcode::Nop
+        | Opcode::Wait
+        | Opcode::Dump
+        | Opcode::Umr
+        | Opcode::TagMatching
+        | Opcode::Mmo
+        | Opcode::SendInval => Ok(()),
         Opcode::RdmaWrite => responder::write(peer, remote, msg),
         Opcode::RdmaRead => responder::read(peer, remote, msg),
         Opcode::AtomicCs | Opcode::AtomicFa | Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa => {
