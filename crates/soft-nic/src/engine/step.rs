@@ -96,9 +96,18 @@ impl Queues {
                 }
                 uar.sweep(rung);
             }
-            uar.swept().for_each(|(slot, rung)| early |= look(slots, active, slot, rung));
+            let again = uar.is_again() && !uar.is_crowded();
+            for (slot, rung) in uar.swept() {
+                // Who waits for doorbells has had its own.
+                let waits = |r: &Requester| again && r.sq.goes_by_bell();
+                if !slots[slot].as_deref().is_some_and(waits) {
+                    early |= look(slots, active, slot, rung);
+                }
+            }
             if early {
-                uar.empty();
+                let by_bell =
+                    |slot: &usize| slots[*slot].as_ref().is_some_and(|r| r.sq.goes_by_bell());
+                uar.empty(uar.qps.iter().any(by_bell));
             }
             more |= uar.has_more();
         }

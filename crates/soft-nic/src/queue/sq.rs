@@ -217,6 +217,11 @@ impl SendQueue {
         next.is_some_and(|next| next != dbr_counter(record))
     }
 
+    /// Whether the doorbell record is read when a doorbell comes, and at no other time.
+    pub(crate) fn goes_by_bell(&self) -> bool {
+        self.bells.is_some()
+    }
+
     /// Looks at the doorbell record where no doorbell has come.
     pub(crate) fn glance(&mut self) {
         match &mut self.bells {

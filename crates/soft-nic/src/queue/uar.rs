@@ -22,6 +22,8 @@ pub(crate) struct Uar {
     rung: Rung,
     /// What rang last, also in a crowd.
     bells: Rung,
+    /// The round is one more, since registers were emptied.
+    again: bool,
     at: usize,
     left: usize,
 }
@@ -51,6 +53,7 @@ impl Uar {
             qps: vec![slot],
             rung: Rung::default(),
             bells: Rung::default(),
+            again: false,
             at: 0,
             left: 0,
         }
@@ -68,7 +71,7 @@ impl Uar {
 
     /// Begins a round of looks at all queue pairs, since the page was rung.
     pub(crate) fn sweep(&mut self, rung: Rung) {
-        self.bells = rung;
+        (self.bells, self.again) = (rung, false);
         // In a crowd, those that it names have had their look.
         self.rung = if self.is_crowded() { Rung::default() } else { rung };
         self.left = self.qps.len();
@@ -77,8 +80,10 @@ impl Uar {
     /// Somebody has rung before its record was written, and will again, with the same bytes: a register that says them
     /// already would not change, and what others ring there in between would not be seen. Such registers are emptied.
     /// What was rung just before that is in the records, which are looked at once more.
-    pub(crate) fn empty(&mut self) {
-        if self.kind != Kind::Foreign || self.qps.len() < 2 {
+    ///
+    /// `by_bell`: what a register says does not count, so that the same bytes are news also where nobody overwrites.
+    pub(crate) fn empty(&mut self, by_bell: bool) {
+        if !by_bell && (self.kind != Kind::Foreign || self.qps.len() < 2) {
             return; // nobody overwrites
         }
         let bells = std::mem::take(&mut self.bells);
@@ -90,6 +95,12 @@ impl Uar {
             }
         }
         self.sweep(Rung::default());
+        self.again = true;
+    }
+
+    /// Whether the round is one more, and no doorbell's.
+    pub(crate) fn is_again(&self) -> bool {
+        self.again
     }
 
     /// Those that are to be looked at now, with what to look for.
