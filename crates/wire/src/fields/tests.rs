@@ -8,7 +8,7 @@ use crate::roce::{ICRC_BYTES, Opcode as PacketOpcode, Packet};
 use crate::umr::Umr;
 use crate::wqe::{Ctrl, Opcode, Wqe};
 
-const ALL: [&Layout; 48] = [
+const ALL: [&Layout; 49] = [
     &COOKED,
     &COOKED2,
     &CTRL,
