@@ -88,11 +88,13 @@ fn opcodes_have_mlx5s_codes_and_headers() {
         (0x09, RdmaWriteImm, 32),
         (0x0a, Send, 16),
         (0x0b, SendImm, 16),
+        (0x0f, Wait, 32),
         (0x10, RdmaRead, 32),
         (0x11, AtomicCs, 48),
         (0x12, AtomicFa, 48),
         (0x14, AtomicMaskedCs, 48),
         (0x15, AtomicMaskedFa, 48),
+        (0x23, Dump, 32),
         (0x25, Umr, 128),
         (0x28, TagMatching, 48),
         (0x2f, Mmo, 64),
@@ -113,7 +115,7 @@ fn opcodes_have_mlx5s_codes_and_headers() {
         assert_eq!(parse(ds).map(|wqe| wqe.opcode), want);
     }
     let known = (0..=u8::MAX).filter(|&code| Opcode::from_code(code).is_some());
-    assert_eq!(known.count(), 14);
+    assert_eq!(known.count(), 16);
 }
 
 #[test]

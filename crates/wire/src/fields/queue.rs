@@ -284,7 +284,12 @@ pub const MMO: Layout = Layout {
 pub const WAIT: Layout = Layout {
     name: "wait",
     bytes: 16,
-    fields: &[w32("max_index", 0x8, 31, 0), w32("qpn_cqn", 0xc, 23, 0)],
+    fields: &[
+        rest(0x0, 8),
+        w32("max_index", 0x8, 31, 0),
+        r32(0xc, 31, 24),
+        w32("qpn_cqn", 0xc, 23, 0),
+    ],
 };
 
 /// First segment of a WQE of a shared receive queue.
