@@ -58,7 +58,6 @@ mod names;
 mod process;
 mod rdma_cm;
 mod real;
-mod registered;
 mod request;
 mod rings;
 mod signals;

@@ -9,7 +9,6 @@ use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::real;
-use crate::registered::Registered;
 use crate::trap;
 use crate::verbs;
 
@@ -102,14 +101,10 @@ type ProcAddress = unsafe extern "C" fn(
     flags: u64,
     status: *mut c_int,
 ) -> c_int;
-type HostUnregister = unsafe extern "C" fn(at: *mut c_void) -> c_int;
 type HostRegister = unsafe extern "C" fn(at: *mut c_void, bytes: usize, flags: c_uint) -> c_int;
 
 static PROC_ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static HOST_REGISTER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-static HOST_UNREGISTER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Parts of our devices' pages.
-static REGISTERED: Registered = Registered::new();
 
 /// The driver's `cuGetProcAddress_v2`, with ours before it.
 extern "C" fn look_up_driver(library: *mut c_void, name: *const c_char) -> *mut c_void {
@@ -122,8 +117,7 @@ extern "C" fn look_up_driver(library: *mut c_void, name: *const c_char) -> *mut 
     proc_address as *mut c_void
 }
 
-/// `cuGetProcAddress` of CUDA 12 and later: what it finds is the driver's, but for `cuMemHostRegister` and
-/// `cuMemHostUnregister`.
+/// `cuGetProcAddress` of CUDA 12 and later: what it finds is the driver's, but for `cuMemHostRegister`.
 unsafe extern "C" fn proc_address(
     symbol: *const c_char,
     found: *mut *mut c_void,
@@ -142,10 +136,6 @@ unsafe extern "C" fn proc_address(
                 b"cuMemHostRegister" => {
                     HOST_REGISTER.store(*found, Ordering::Release);
                     *found = host_register as *mut c_void;
-                }
-                b"cuMemHostUnregister" => {
-                    HOST_UNREGISTER.store(*found, Ordering::Release);
-                    *found = host_unregister as *mut c_void;
                 }
                 // Of this one the runtime looks everything else up.
                 b"cuGetProcAddress" if version >= 12000 => *found = proc_address as *mut c_void,
@@ -167,26 +157,9 @@ unsafe extern "C" fn host_register(at: *mut c_void, bytes: usize, flags: c_uint)
     if is_ours {
         trap::give_away();
     }
-    // SAFETY: the driver's function.
-    let original = unsafe { std::mem::transmute::<*mut c_void, HostRegister>(original) };
-    // SAFETY: the program's own arguments, but for the flag.
-    let register = |flags| unsafe { original(at, bytes, flags) };
-    match is_ours {
-        true => REGISTERED.register(at as usize, || register(flags & !IO_MEMORY)),
-        false => register(flags),
-    }
-}
-
-/// `cuMemHostUnregister`: see [`Registered`].
-unsafe extern "C" fn host_unregister(at: *mut c_void) -> c_int {
-    let original = HOST_UNREGISTER.load(Ordering::Acquire);
-    if original.is_null() {
-        return NOT_FOUND;
-    }
-    // SAFETY: the driver's function.
-    let original = unsafe { std::mem::transmute::<*mut c_void, HostUnregister>(original) };
-    // SAFETY: what the program gives back, now or before.
-    REGISTERED.unregister(at as usize, |at| unsafe { original(at as *mut c_void) })
+    let flags = if is_ours { flags & !IO_MEMORY } else { flags };
+    // SAFETY: the driver's function with the program's own arguments.
+    unsafe { std::mem::transmute::<*mut c_void, HostRegister>(original)(at, bytes, flags) }
 }
 
 /// Whether a range lies in memory of one of our devices, as the program has mapped it.
