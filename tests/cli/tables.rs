@@ -77,8 +77,6 @@ fn the_page_has_the_checks_and_the_machines() {
 /// impossible.
 #[test]
 fn the_page_of_cards_has_the_checks_of_cards() {
-    // Of kernels on GPUs, with which any path begins.
-    const OF_GPUS: [&str; 2] = ["gpu", "env-cuda"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hardware.md");
     let page = fs::read_to_string(path).unwrap();
     let (_, table) = page.split_once("| check of `doctor` |\n").expect("the table is there");
@@ -93,7 +91,7 @@ fn the_page_of_cards_has_the_checks_of_cards() {
         expected.filter(|e| e.1 == "prevents").map(|e| e.0).collect::<Vec<_>>()
     };
     let prevent: BTreeSet<String> = names().iter().flat_map(prevents).collect();
-    let missing = |id: &&String| !named.contains(id.as_str()) && !OF_GPUS.contains(&id.as_str());
+    let missing = |id: &&String| !named.contains(id.as_str());
     let missing: Vec<_> = prevent.iter().filter(missing).collect();
     assert!(missing.is_empty() && prevent.len() > 10, "not in docs/hardware.md: {missing:?}");
 }

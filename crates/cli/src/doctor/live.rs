@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
+use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Stream};
 use bellpush::mem::ethtool;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
@@ -14,7 +14,7 @@ use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
 use super::checks::NETDEV;
-use super::finding::Finding;
+use super::finding::{Finding, Need};
 use super::machine::Machine;
 use super::machine::rdma::Netdev;
 use super::read::short;
@@ -38,8 +38,8 @@ pub struct Measured {
     pub device_memory: u64,
     /// Whether the NIC has atomics.
     pub atomics: bool,
-    /// Whether kernels ran on CPU threads, so that times rank nothing.
-    pub is_host: bool,
+    /// Why kernels ran on CPU threads, so that times rank nothing: CUDA's refusal.
+    pub refused: Option<String>,
     /// Median time of a put in ns of each path, or why there was none.
     pub paths: Vec<(Path, Result<f64, String>)>,
     /// Counters that have changed, and by how much.
@@ -48,9 +48,7 @@ pub struct Measured {
 
 /// Measures on the software NIC, or the card `nic`. `read` reads the machine's counters.
 pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Measured, CliError> {
-    let gpu = Gpu::open(Executor::Cuda(0))
-        .or_else(|_| Gpu::open(Executor::Host(HostOptions::default())))
-        .map_err(|e| CliError::new(e, "leave out --live"))?;
+    let (gpu, refused) = gpu().map_err(|e| CliError::new(e, "leave out --live"))?;
     let is_soft = nic == "soft";
     let opened: Arc<dyn Nic> = match is_soft {
         true => SoftNic::open(SoftConfig::new(&InProcess::new())).map_err(|e| {
@@ -75,13 +73,28 @@ pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Me
     }
     let counters = grown(&before, read());
     Ok(Measured {
-        is_host: gpu.is_host(),
+        refused,
         on: short(&format!("{}, {}", gpu.describe(), opened.name())),
         device_memory: opened.dm_bytes(),
         atomics: opened.atomics(),
         paths,
         counters,
     })
+}
+
+/// The first GPU that opens, or else CPU threads and why CUDA was refused.
+fn gpu() -> Result<(Arc<Gpu>, Option<String>), GpuError> {
+    let opened = Gpu::open(Executor::Cuda(0)).or_else(|why| {
+        // Of several, one may be too old.
+        let others = 1..Gpu::cuda_count().unwrap_or(0);
+        others.map(|n| Gpu::open(Executor::Cuda(n))).find_map(Result::ok).ok_or(why)
+    });
+    match opened {
+        Ok(gpu) => Ok((gpu, None)),
+        Err(why) => {
+            Ok((Gpu::open(Executor::Host(HostOptions::default()))?, Some(short(&why.to_string()))))
+        }
+    }
 }
 
 /// Median time of a put, its bytes compared.
@@ -172,8 +185,8 @@ fn is_told_of(name: &str) -> bool {
 }
 
 impl Measured {
-    /// What it means.
-    pub fn findings(&self, nic: &str) -> Vec<Finding> {
+    /// What it means on this machine.
+    pub fn findings(&self, m: &Machine, nic: &str) -> Vec<Finding> {
         let failed: Vec<String> = self
             .paths
             .iter()
@@ -198,12 +211,24 @@ impl Measured {
                     .cost("these paths cannot be taken"),
             );
         }
+        all.iter_mut().for_each(|finding| finding.subject = nic.to_owned());
+        all.extend(self.refusal(m));
         for finding in &mut all {
             finding.check = "live";
             finding.source = "measured";
-            finding.subject = nic.to_owned();
         }
         all
+    }
+
+    /// CUDA's refusal, where the machine has a GPU.
+    fn refusal(&self, m: &Machine) -> Option<Finding> {
+        let why = self.refused.as_ref().filter(|_| !m.seen_gpus().is_empty())?;
+        Some(
+            Finding::prevents(&[Need::Gpu], format!("no GPU was opened: {why}"))
+                .expected("a GPU that opens")
+                .cost("kernels ran on CPU threads, and what was measured says nothing of the GPU")
+                .fix("mend what is found of the GPU, its driver and this program"),
+        )
     }
 
     /// As text.
@@ -212,8 +237,9 @@ impl Measured {
             "\nMeasured, a put of {BYTES} B until its completion is seen, median of {PUTS}: {}\n",
             self.on
         );
-        if self.is_host {
+        if let Some(why) = &self.refused {
             out += "  kernels on CPU threads: the times show what works, and rank nothing\n";
+            let _ = writeln!(out, "  no GPU was opened: {why}");
         }
         let memory = match self.device_memory {
             0 => "none, the window is host memory".to_owned(),
@@ -238,8 +264,41 @@ impl Measured {
             json!({ "path": path.to_string(), "bytes": BYTES, "median_ns": ns, "error": error })
         });
         json!({
-            "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(),
+            "on": self.on, "host_executor": self.refused.is_some(), "gpu_refused": self.refused,
+            "puts": paths.collect::<Vec<_>>(),
             "device_memory_bytes": self.device_memory, "atomics": self.atomics, "counters": self.counters,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::packed::machine;
+
+    /// Why CUDA was refused is told, and is a fault where there is a GPU.
+    #[test]
+    fn a_refused_gpu_is_told() {
+        let mut measured = Measured {
+            on: "host, soft".into(),
+            device_memory: 0,
+            atomics: true,
+            refused: Some("T4 has compute capability 7.5".into()),
+            paths: vec![(Path::TCP, Ok(1.0))],
+            counters: BTreeMap::new(),
+        };
+        let prevented = |measured: &Measured, name: &str| {
+            let found = measured.findings(&machine(name), "soft").into_iter();
+            let found = found.filter(|finding| finding.prevents == [Need::Gpu]);
+            found.map(|finding| finding.found).collect::<Vec<_>>()
+        };
+        let why = "no GPU was opened: T4 has compute capability 7.5";
+        assert_eq!(prevented(&measured, "ib-switches"), [why]);
+        assert!(prevented(&measured, "laptop").is_empty(), "no GPU of NVIDIA");
+        assert!(measured.text().contains(why), "{}", measured.text());
+        assert_eq!(measured.json()["gpu_refused"], "T4 has compute capability 7.5");
+        measured.refused = None;
+        assert!(prevented(&measured, "ib-switches").is_empty());
+        assert_eq!(measured.json()["host_executor"], false);
     }
 }

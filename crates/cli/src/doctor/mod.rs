@@ -124,7 +124,8 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
         })?),
         false => None,
     };
-    findings.extend(measured.iter().flat_map(|m| m.findings(&args.nic)).map(in_one_line));
+    findings.extend(measured.iter().flat_map(|m| m.findings(&machine, &args.nic)).map(in_one_line));
+    verdict::answer(&machine, &mut findings);
     verdict::settle(&machine, &mut findings);
     let status = verdict::status(&findings);
     let name = given.map_or("this machine".to_owned(), |path| path.display().to_string());

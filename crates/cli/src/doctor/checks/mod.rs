@@ -7,6 +7,7 @@ mod env;
 mod gpu;
 mod groups;
 mod limits;
+mod least;
 mod nearest;
 mod pcie;
 mod place;
@@ -22,7 +23,7 @@ use super::finding::Check;
 pub const CHECKS: &[Check] = &[
     Check {
         id: "gpu",
-        about: "NVIDIA GPUs, their driver, their device nodes",
+        about: "NVIDIA GPUs, their compute capability, their driver, their device nodes",
         source: "NVIDIA driver README, \"Installing the NVIDIA Driver\"; \
          nvidia-container-toolkit",
         run: gpu::present,
