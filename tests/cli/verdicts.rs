@@ -278,7 +278,7 @@ fn what_is_broken_is_not_praised() {
     }
     assert!(looked >= 5, "{looked}");
     let text = on(machine("off-the-bus", &[]).path(), &[]).1;
-    assert!(text.contains("rdma-port  mlx5_1:1: active\n"), "{text}");
+    assert!(text.contains("rdma-port  mlx5_1:1: active, InfiniBand\n"), "{text}");
     assert_eq!(text.matches(" pcie-mps").count(), 1, "{text}");
     let text = on(machine("mps-mismatch", &[]).path(), &[]).1;
     assert!(text.contains("left out, since it cannot be used: mlx5_0 (pcie-mps)\n"), "{text}");

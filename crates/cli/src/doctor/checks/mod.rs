@@ -75,8 +75,9 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "rdma-port",
-        about: "state of each port",
-        source: "InfiniBand specification, volume 1, 14.2.5.6 (PortInfo); sysfs-class-infiniband",
+        about: "state and link layer of each port",
+        source: "InfiniBand specification, volume 1, 14.2.5.6 (PortInfo); sysfs-class-infiniband \
+                 (state, link_layer)",
         run: rdma::ports,
     },
     Check {
