@@ -1,6 +1,7 @@
 //! The checks. Each is a function from the machine to findings; a check that has nothing to look at
 //! has none.
 
+mod acs;
 mod card;
 mod class;
 mod env;
@@ -142,7 +143,7 @@ pub const CHECKS: &[Check] = &[
         source: "PCIe base specification 6.12, 7.7.11; NCCL, Troubleshooting, \"PCI Access \
          Control \
                  Services\"",
-        run: place::acs,
+        run: acs::acs,
     },
     Check {
         id: "platform",
