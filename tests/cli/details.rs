@@ -1,4 +1,4 @@
-//! What `bellpush doctor` says of parts of a machine: of ports.
+//! What `bellpush doctor` says of parts of a machine: of ports and of sizes of reads.
 
 use serde_json::Value;
 
@@ -36,4 +36,27 @@ fn a_port_of_unknown_layer_is_told() {
         let hidden = own.iter().filter(|f| f[0] == "unseen" && f[2].contains("roce-mtu, roce-gid"));
         assert_eq!((hidden.count(), can), (count, possible), "{name} {more:?}: {own:?}");
     }
+}
+
+/// Every device may ask for 4096 B: what asks for less is worth knowing, and from 512 B on no fault.
+#[test]
+fn reads_below_the_most_are_told() {
+    let told = |more: &[&str]| {
+        let all = findings_of(machine("ib-switches", more).path()).unwrap().into_iter();
+        all.filter(|f| f[0] == "pcie-mrrs")
+            .map(|[_, s, of, found]| [s, of, found])
+            .collect::<Vec<_>>()
+    };
+    let is = |severity: &str, nic: &str, bytes: u32| {
+        [severity.to_owned(), nic.to_owned(), format!("MRRS of {bytes} B")]
+    };
+    let (first, second) = ("mlx5_0 0000:18:00.0", "mlx5_1 0000:9a:00.0");
+    assert_eq!(told(&[]), [is("fine", "", 4096)]);
+    for bytes in [512, 1024, 2048] {
+        let less = format!("pci 0000:18:00.0 mrrs={bytes}");
+        assert_eq!(told(&[&less]), [is("note", first, bytes), is("fine", second, 4096)]);
+    }
+    let [least, less] =
+        [("18:00.0", 256), ("9a:00.0", 512)].map(|(at, n)| format!("pci 0000:{at} mrrs={n}"));
+    assert_eq!(told(&[&least, &less]), [is("warning", first, 256), is("note", second, 512)]);
 }
