@@ -1,9 +1,11 @@
 //! What `bellpush doctor` says of parts of a machine: of ports and of sizes of reads.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::diagnoses::{json, machine};
-use crate::doctor::findings_of;
+use crate::doctor::{findings_of, found_of_grown};
 
 /// The link layer of a port is told. Of one that does not show it nothing of RoCE is looked at, and that is told too: it
 /// may be one of RoCE without a GID of version 2.
@@ -59,4 +61,33 @@ fn reads_below_the_most_are_told() {
     let [least, less] =
         [("18:00.0", 256), ("9a:00.0", 512)].map(|(at, n)| format!("pci 0000:{at} mrrs={n}"));
     assert_eq!(told(&[&least, &less]), [is("warning", first, 256), is("note", second, 512)]);
+}
+
+/// Counters of lost and repeated packets that grow while a card is measured are a fault of it; those of other cards, and
+/// pauses, are worth knowing. Any other counter that grows is none of these.
+#[test]
+fn packets_that_are_lost_meanwhile_are_a_fault() {
+    let dir = machine("roce-genoa", &[]);
+    let told = |nic: &str, names: &[&str]| {
+        let counters: BTreeMap<String, u64> = names.iter().map(|n| ((*n).to_owned(), 2)).collect();
+        found_of_grown(dir.path(), nic, &counters).unwrap()
+    };
+    let is = |severity: &str, of: &str, list: &str| {
+        [severity.to_owned(), of.to_owned(), format!("grew meanwhile: {list}")]
+    };
+    for own in [
+        "mlx5_0:1 packet_seq_err",
+        "mlx5_0:1 port_xmit_discards",
+        "ens1np0 rx_discards_phy",
+        "ens1np0 rx_crc_errors",
+    ] {
+        let list = format!("{own} +2");
+        assert_eq!(told("mlx5_0", &[own]), [is("warning", "mlx5_0", &list)]);
+        assert_eq!(told("mlx5_0:1", &[own]), [is("warning", "mlx5_0:1", &list)]);
+        assert_eq!(told("mlx5_1", &[own]), [is("note", "", &list)]);
+        assert_eq!(told("soft", &[own]), [is("note", "", &list)]);
+    }
+    let pause = "ens1np0 rx_prio3_pause";
+    assert_eq!(told("mlx5_0", &[pause]), [is("note", "mlx5_0", &format!("{pause} +2"))]);
+    assert_eq!(told("mlx5_0", &["mlx5_0:1 port_xmit_packets", "mlx5_0:1 symbol_error"]).len(), 0);
 }

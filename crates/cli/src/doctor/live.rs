@@ -1,23 +1,23 @@
 //! Short measurements: a put by every path, and the counters around it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Stream};
-use bellpush::mem::ethtool;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
+use bellpush::pcie::topology::Address;
 use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
 use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
-use super::checks::NETDEV;
-use super::finding::{Finding, Need};
+use super::finding::{Finding, Lack, Need};
+use super::grown::{self, grown};
 use super::machine::Machine;
-use super::machine::rdma::Netdev;
 use super::read::short;
+use super::verdict::needs;
 use crate::cli::CliError;
 
 /// Bytes of a put.
@@ -38,6 +38,8 @@ pub struct Measured {
     pub device_memory: u64,
     /// Whether the NIC has atomics.
     pub atomics: bool,
+    /// The GPU that was opened, where it tells its address.
+    pub gpu: Option<Address>,
     /// Why kernels ran on CPU threads, so that times rank nothing: CUDA's refusal.
     pub refused: Option<String>,
     /// Median time of a put in ns of each path, or why there was none.
@@ -73,6 +75,7 @@ pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Me
     }
     let counters = grown(&before, read());
     Ok(Measured {
+        gpu: gpu.describe().pci.as_deref().and_then(|pci| pci.parse().ok()),
         refused,
         on: short(&format!("{}, {}", gpu.describe(), opened.name())),
         device_memory: opened.dm_bytes(),
@@ -131,59 +134,6 @@ fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, String> {
     Ok(begun.elapsed())
 }
 
-/// Counters that are more than before, and by how much.
-pub fn grown(
-    before: &BTreeMap<String, u64>,
-    after: BTreeMap<String, u64>,
-) -> BTreeMap<String, u64> {
-    let grown = after.into_iter().filter_map(|(name, after)| {
-        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
-        (more > 0).then_some((name, more))
-    });
-    grown.collect()
-}
-
-/// Counters of the devices of mlx5, by device, port and name; of their interfaces those that `rdma-counters` looks at,
-/// by the interface, which ports may share.
-pub fn counters(m: &Machine) -> BTreeMap<String, u64> {
-    let mut all = BTreeMap::new();
-    for device in m.mlx5() {
-        for port in &device.ports {
-            let named = |(name, value): (&String, &u64)| {
-                (format!("{}:{} {name}", device.name, port.number), *value)
-            };
-            all.extend(port.counters.iter().map(named));
-            let netdev = port.netdev.as_deref().and_then(|name| m.netdev(name));
-            let of_netdev = |net: &Netdev, name: &str| {
-                Some((format!("{} {name}", net.name), *net.statistics.get(name)?))
-            };
-            all.extend(
-                netdev.iter().flat_map(|net| NETDEV.map(|name| of_netdev(net, name))).flatten(),
-            );
-        }
-    }
-    all
-}
-
-/// Counters of this machine's interfaces of mlx5 that their driver alone has: pause frames and packets that a port has
-/// discarded. A driver without any has none.
-pub fn of_drivers(m: &Machine) -> BTreeMap<String, u64> {
-    let ports = m.mlx5().flat_map(|device| &device.ports);
-    let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
-    let mut all = BTreeMap::new();
-    for interface in interfaces {
-        let counted = ethtool::counters(interface).unwrap_or_default();
-        let told = counted.into_iter().filter(|(name, _)| is_told_of(name));
-        all.extend(told.map(|(name, value)| (format!("{interface} {}", short(&name)), value)));
-    }
-    all
-}
-
-/// Of a driver's counters.
-fn is_told_of(name: &str) -> bool {
-    ["pause", "discard"].iter().any(|part| name.contains(part))
-}
-
 impl Measured {
     /// What it means on this machine.
     pub fn findings(&self, m: &Machine, nic: &str) -> Vec<Finding> {
@@ -195,7 +145,9 @@ impl Measured {
         let count = self.paths.len() - failed.len();
         let mut all = Vec::new();
         if count > 0 {
-            all.push(Finding::fine(format!("{count} paths carried their bytes")));
+            let mut finding = Finding::fine(format!("{count} paths carried their bytes"));
+            finding.shows = self.shown(nic);
+            all.push(finding);
         }
         if !failed.is_empty() {
             let found = failed.join("; ");
@@ -213,9 +165,31 @@ impl Measured {
         }
         all.iter_mut().for_each(|finding| finding.subject = nic.to_owned());
         all.extend(self.refusal(m));
+        all.extend(grown::findings(&self.counters, m, nic));
         for finding in &mut all {
             finding.check = "live";
             finding.source = "measured";
+        }
+        all
+    }
+
+    /// What the GPU and the card have, by the paths that carried their bytes: of the card alone where kernels ran on CPU
+    /// threads, whose memory is no GPU's.
+    fn shown(&self, nic: &str) -> Vec<Lack> {
+        let device = nic.split(':').next().filter(|name| *name != "soft");
+        let carried = self.paths.iter().filter(|(_, timed)| timed.is_ok());
+        let mut all: Vec<Lack> = Vec::new();
+        for need in carried.flat_map(|(path, _)| needs(*path)) {
+            let gpu = self.gpu.filter(|_| self.refused.is_none());
+            let lack = match (need, device, gpu) {
+                (Need::Nic, Some(name), _) => Lack { need, gpu: None, nic: Some(name.to_owned()) },
+                (Need::Gpu, _, Some(_)) => Lack { need, gpu, nic: None },
+                (_, Some(name), Some(_)) => Lack { need, gpu, nic: Some(name.to_owned()) },
+                _ => continue,
+            };
+            if !all.contains(&lack) {
+                all.push(lack);
+            }
         }
         all
     }
@@ -274,31 +248,74 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::finding::Severity;
     use crate::doctor::packed::machine;
+    use crate::doctor::verdict::{Verdicts, answer};
+
+    fn measured(gpu: Option<&str>, refused: Option<&str>, paths: &[Path]) -> Measured {
+        Measured {
+            on: "of a test".into(),
+            device_memory: 0,
+            atomics: true,
+            gpu: gpu.map(|address| address.parse().unwrap()),
+            refused: refused.map(str::to_owned),
+            paths: paths.iter().map(|path| (*path, Ok(1.0))).collect(),
+            counters: BTreeMap::new(),
+        }
+    }
 
     /// Why CUDA was refused is told, and is a fault where there is a GPU.
     #[test]
     fn a_refused_gpu_is_told() {
-        let mut measured = Measured {
-            on: "host, soft".into(),
-            device_memory: 0,
-            atomics: true,
-            refused: Some("T4 has compute capability 7.5".into()),
-            paths: vec![(Path::TCP, Ok(1.0))],
-            counters: BTreeMap::new(),
-        };
+        let refused = measured(None, Some("T4 has compute capability 7.5"), &[Path::TCP]);
         let prevented = |measured: &Measured, name: &str| {
             let found = measured.findings(&machine(name), "soft").into_iter();
             let found = found.filter(|finding| finding.prevents == [Need::Gpu]);
             found.map(|finding| finding.found).collect::<Vec<_>>()
         };
         let why = "no GPU was opened: T4 has compute capability 7.5";
-        assert_eq!(prevented(&measured, "ib-switches"), [why]);
-        assert!(prevented(&measured, "laptop").is_empty(), "no GPU of NVIDIA");
-        assert!(measured.text().contains(why), "{}", measured.text());
-        assert_eq!(measured.json()["gpu_refused"], "T4 has compute capability 7.5");
-        measured.refused = None;
-        assert!(prevented(&measured, "ib-switches").is_empty());
-        assert_eq!(measured.json()["host_executor"], false);
+        assert_eq!(prevented(&refused, "ib-switches"), [why]);
+        assert!(prevented(&refused, "laptop").is_empty(), "no GPU of NVIDIA");
+        assert!(refused.text().contains(why), "{}", refused.text());
+        assert_eq!(refused.json()["gpu_refused"], "T4 has compute capability 7.5");
+        let opened = measured(Some("0000:19:00.0"), None, &[Path::TCP]);
+        assert!(prevented(&opened, "ib-switches").is_empty());
+        assert_eq!(opened.json()["host_executor"], false);
+    }
+
+    /// What a check has not seen is known of the GPU and the card that carried a path's bytes, and of no other.
+    #[test]
+    fn paths_that_work_answer_what_was_not_seen() {
+        let (m, gpu) = (machine("ib-switches"), Some("0000:19:00.0"));
+        let unseen = || Finding::unseen("dma-buf", "--live").hides(&[Need::GpuMemory]);
+        let pull = Path::ALL.into_iter().find(|path| path.to_string() == "pull/cpu").unwrap();
+        let push = Path::ALL.into_iter().find(|path| path.to_string() == "push/cpu").unwrap();
+        // Whether pull/cpu is possible with each pair, by GPU and card.
+        let possible = |measured: &Measured, nic: &str, unseen: Finding| {
+            let mut findings = measured.findings(&m, nic);
+            findings.push(unseen);
+            answer(&m, &mut findings);
+            let mut all = BTreeMap::new();
+            for group in Verdicts::of(&m, &findings).groups() {
+                let verdict = group.paths.iter().find(|verdict| verdict.path == pull).unwrap();
+                all.extend(group.pairs.iter().map(|pair| (*pair, verdict.is_possible())));
+            }
+            (all.into_values().collect::<Vec<_>>(), findings.pop().unwrap().severity)
+        };
+        let (known, hidden) = (Some(true), None);
+        let all = [known, hidden, hidden, hidden];
+        let still = (vec![hidden; 4], Severity::Unseen);
+        let card = measured(gpu, None, &[pull]);
+        assert_eq!(possible(&card, "mlx5_0", unseen()), (all.to_vec(), Severity::Unseen));
+        // Of that pair alone, it is answered whole.
+        let mut own = unseen();
+        own.hides.clear();
+        let own = own.lacks_of_pair(Need::GpuMemory, gpu.unwrap().parse().unwrap(), "mlx5_0");
+        assert_eq!(possible(&card, "mlx5_0:1", own), (vec![known; 4], Severity::Note));
+        // A push reads no GPU memory; threads' memory is no GPU's; the software NIC is no card.
+        assert_eq!(possible(&measured(gpu, None, &[push]), "mlx5_0", unseen()), still);
+        let threads = measured(None, Some("no driver"), &[pull]);
+        assert_eq!(possible(&threads, "mlx5_0", unseen()).1, Severity::Unseen);
+        assert_eq!(possible(&card, "soft", unseen()), still);
     }
 }

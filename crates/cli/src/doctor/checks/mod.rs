@@ -7,8 +7,8 @@ mod class;
 mod env;
 mod gpu;
 mod groups;
-mod limits;
 mod least;
+mod limits;
 mod nearest;
 mod pcie;
 mod place;
@@ -17,7 +17,7 @@ mod rdma;
 mod roce;
 
 pub use self::gpu::NOT_GIVEN;
-pub use self::rdma::NETDEV;
+pub use self::rdma::{AGAIN, LINK, NETDEV};
 use super::finding::Check;
 
 /// All checks, in the order of the report.
@@ -139,7 +139,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "acs",
-        about: "ACS of the switch ports between a GPU and a NIC",
+        about: "ACS of the switch ports and root ports between a GPU and a NIC",
         source: "PCIe base specification 6.12, 7.7.11; NCCL, Troubleshooting, \"PCI Access \
          Control \
                  Services\"",

@@ -401,7 +401,7 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
 }
 
 /// Counters of errors on the link, and of packets that had to go again.
-const LINK: [&str; 7] = [
+pub const LINK: [&str; 7] = [
     "symbol_error",
     "link_error_recovery",
     "port_rcv_errors",
@@ -415,7 +415,7 @@ const LINK: [&str; 7] = [
 const SYMBOL_ERRORS: f64 = 1e-9;
 /// The same of the interface: those of its statistics that no usual traffic raises.
 pub const NETDEV: [&str; 2] = ["rx_crc_errors", "rx_fifo_errors"];
-const AGAIN: [&str; 5] = [
+pub const AGAIN: [&str; 5] = [
     "packet_seq_err",
     "local_ack_timeout_err",
     "out_of_sequence",
