@@ -47,6 +47,7 @@ mod apart;
 mod bench;
 mod compares;
 mod decode;
+mod details;
 mod diagnoses;
 mod documented;
 mod environment;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::doctor::check_table;
+use crate::diagnoses::machine;
+use crate::doctor::{check_table, findings_of};
 use crate::recorded::{Recorded, names, recorded};
 
 /// Ids of all checks.
@@ -37,6 +38,43 @@ fn machines_by_check() -> String {
         table += &format!("| `{check}` | {failing} |\n");
     }
     table
+}
+
+/// The worst that each check says of each machine; nothing where there is nothing that it applies to.
+fn matrix() -> String {
+    const SEVERITIES: [&str; 5] = ["fine", "note", "unseen", "warning", "prevents"];
+    let (checks, names) = (checks(), names());
+    let row = |name: &String| {
+        let dir = machine(name, &[]);
+        let all = findings_of(dir.path()).unwrap();
+        let worst = |check: &String| {
+            let own = all.iter().filter(|finding| finding[0] == *check);
+            let rank = |finding: &[String; 4]| SEVERITIES.iter().position(|it| *it == finding[1]);
+            own.filter_map(rank).max().map_or("", |rank| SEVERITIES[rank])
+        };
+        format!("{name},{}\n", checks.iter().map(worst).collect::<Vec<_>>().join(","))
+    };
+    format!("machine,{}\n{}", checks.join(","), names.iter().map(row).collect::<String>())
+}
+
+/// `BELLPUSH_WRITE=1 cargo test …` writes it.
+#[test]
+fn the_table_of_machines_and_checks_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/doctor-machines.csv");
+    let table = matrix();
+    if std::env::var_os("BELLPUSH_WRITE").is_some() {
+        fs::write(&path, &table).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap();
+    assert!(table == written, "docs/results/doctor-machines.csv is not current: BELLPUSH_WRITE=1");
+    // Every severity is there, and each check says something of some machine.
+    for severity in [",fine", ",note", ",unseen", ",warning", ",prevents", ",,"] {
+        assert!(table.contains(severity), "{severity}");
+    }
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    for (nth, check) in rows[0].iter().enumerate() {
+        assert!(rows[1..].iter().any(|row| !row[nth].is_empty()), "{check} says nothing");
+    }
 }
 
 /// The page has the tables as they are; `BELLPUSH_WRITE=1 cargo test …` writes them.
@@ -77,8 +115,6 @@ fn the_page_has_the_checks_and_the_machines() {
 /// impossible.
 #[test]
 fn the_page_of_cards_has_the_checks_of_cards() {
-    // Of kernels on GPUs, with which any path begins.
-    const OF_GPUS: [&str; 2] = ["gpu", "env-cuda"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hardware.md");
     let page = fs::read_to_string(path).unwrap();
     let (_, table) = page.split_once("| check of `doctor` |\n").expect("the table is there");
@@ -93,7 +129,7 @@ fn the_page_of_cards_has_the_checks_of_cards() {
         expected.filter(|e| e.1 == "prevents").map(|e| e.0).collect::<Vec<_>>()
     };
     let prevent: BTreeSet<String> = names().iter().flat_map(prevents).collect();
-    let missing = |id: &&String| !named.contains(id.as_str()) && !OF_GPUS.contains(&id.as_str());
+    let missing = |id: &&String| !named.contains(id.as_str());
     let missing: Vec<_> = prevent.iter().filter(missing).collect();
     assert!(missing.is_empty() && prevent.len() > 10, "not in docs/hardware.md: {missing:?}");
 }

@@ -180,7 +180,7 @@ fn what_no_pair_can_is_said_of_all() {
 /// What is wrong with one device is said of no pair without it.
 #[test]
 fn no_pair_is_blamed_for_anothers_device() {
-    let peermem = "nvidia closed 535.54.15 PeerMappingOverride=1;";
+    let peermem = "nvidia closed 550.54.15 PeerMappingOverride=1;";
     let dma = |address: &str| format!("pci {address} group=77:DMA");
     let pull = |report: &Value, nth: [&str; 2]| {
         let all = report["verdicts"].as_array().unwrap();
@@ -278,10 +278,58 @@ fn what_is_broken_is_not_praised() {
     }
     assert!(looked >= 5, "{looked}");
     let text = on(machine("off-the-bus", &[]).path(), &[]).1;
-    assert!(text.contains("rdma-port  mlx5_1:1: active\n"), "{text}");
+    assert!(text.contains("rdma-port  mlx5_1:1: active, InfiniBand\n"), "{text}");
     assert_eq!(text.matches(" pcie-mps").count(), 1, "{text}");
     let text = on(machine("mps-mismatch", &[]).path(), &[]).1;
     assert!(text.contains("left out, since it cannot be used: mlx5_0 (pcie-mps)\n"), "{text}");
     let text = on(machine("ib-switches", &[]).path(), &[]).1;
-    assert!(text.contains("rdma-port  mlx5_0:1, mlx5_1:1: active\n"), "{text}");
+    assert!(text.contains("rdma-port  mlx5_0:1, mlx5_1:1: active, InfiniBand\n"), "{text}");
+}
+
+/// What bellpush refuses to open runs no kernels: an old driver, and GPUs from before Ampere.
+#[test]
+fn kernels_run_on_gpus_that_open() {
+    for (name, kernels) in [
+        ("driver-535", "cpu"),
+        ("old-libcuda", "cpu"),
+        ("t4-bar", "cpu"),
+        ("xeon-p100", "cpu"),
+        ("cuda-compat", "gpu"),
+        ("v100-beside", "gpu"),
+    ] {
+        let told = json(machine(name, &[]).path());
+        assert_eq!(told["kernels"], kernels, "{name}");
+        let paths = told["paths_on_a_card"].as_array().unwrap().iter();
+        let mut paths = paths.filter(|path| path["path"] != "tcp");
+        let by_gpu =
+            |path: &Value| path["prevented_by"].as_array().unwrap().contains(&"gpu".into());
+        assert!(paths.all(|path| by_gpu(path) == (kernels == "cpu")), "{name}: {told}");
+    }
+    let beside = possible(&json(machine("v100-beside", &[]).path()));
+    let can = |gpu: &str| beside[&(gpu.to_owned(), "mlx5_0".to_owned())].len();
+    assert_eq!((can("0000:19:00.0"), can("0000:9b:00.0")), (12, 1), "{beside:?}");
+    let text = on(machine("v100-beside", &[]).path(), &[]).1;
+    assert!(text.contains("left out, since it cannot be used: GPU1 (gpu)"), "{text}");
+}
+
+/// A GPU whose device id is not shown may be too old, and a driver without a number too.
+#[test]
+fn a_gpu_of_unknown_generation_is_unseen() {
+    let gpus = [
+        "0000:15/0000:15:01.0/0000:16:00.0/0000:17:04.0/0000:19:00.0",
+        "0000:97/0000:97:01.0/0000:98:00.0/0000:99:04.0/0000:9b:00.0",
+    ];
+    let hide = |name: &str| gpus.map(|gpu| format!("drop sys/devices/pci{gpu}/{name}"));
+    let (ids, configs) = (hide("device"), hide("config"));
+    let [first, second] = [0, 1].map(|nth| [ids[nth].as_str(), configs[nth].as_str()]);
+    let both = [first, second].concat();
+    let driver = "file proc/driver/nvidia/version = NVRM~version:~Open~Kernel~Module";
+    for more in [&both[..], &[driver]] {
+        let told = json(machine("ib-switches", more).path());
+        assert!(told["kernels"].is_null(), "{more:?}: {told}");
+        let unseen = told["paths_on_a_card"][0]["unseen_by"].as_array().unwrap();
+        assert!(unseen.contains(&"gpu".into()), "{more:?}: {told}");
+    }
+    let one = json(machine("ib-switches", &first).path());
+    assert_eq!(one["kernels"], "gpu", "the other is known: {one}");
 }

@@ -114,6 +114,14 @@ impl Gpu {
         }
     }
 
+    /// Why this program has no kernels for CUDA GPUs; `None` if it has.
+    pub const fn why_not_built() -> Option<&'static str> {
+        #[cfg(not(feature = "cuda"))]
+        return Some("it was built without the feature `cuda`");
+        #[cfg(feature = "cuda")]
+        if cfg!(bellpush_cubin) { None } else { Some(module::WHY_NO_FATBINS) }
+    }
+
     /// Number of CUDA GPUs of this machine.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub enum Need {
     NicPages,
 }
 
-/// Some devices that lack what paths need, while others may have it.
+/// Some devices that lack what paths need, while others may have it; or that were seen to have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
     /// What they lack.
@@ -82,6 +82,8 @@ pub struct Finding {
     /// What some devices lack, or may lack where that is not to be seen. Without any, what it prevents and what it hides
     /// is so of all devices.
     pub lacks: Vec<Lack>,
+    /// What some devices were seen to have: it answers what checks do not see of them.
+    pub shows: Vec<Lack>,
     /// Where this is written; the check's, unless the finding has its own.
     pub source: &'static str,
 }
@@ -100,6 +102,7 @@ impl Finding {
             prevents: Vec::new(),
             hides: Vec::new(),
             lacks: Vec::new(),
+            shows: Vec::new(),
             source: "",
         }
     }

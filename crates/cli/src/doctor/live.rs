@@ -1,23 +1,23 @@
 //! Short measurements: a put by every path, and the counters around it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
-use bellpush::mem::ethtool;
+use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Stream};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
+use bellpush::pcie::topology::Address;
 use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
 use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
-use super::checks::NETDEV;
-use super::finding::Finding;
+use super::finding::{Finding, Lack, Need};
+use super::grown::{self, grown};
 use super::machine::Machine;
-use super::machine::rdma::Netdev;
 use super::read::short;
+use super::verdict::needs;
 use crate::cli::CliError;
 
 /// Bytes of a put.
@@ -38,8 +38,10 @@ pub struct Measured {
     pub device_memory: u64,
     /// Whether the NIC has atomics.
     pub atomics: bool,
-    /// Whether kernels ran on CPU threads, so that times rank nothing.
-    pub is_host: bool,
+    /// The GPU that was opened, where it tells its address.
+    pub gpu: Option<Address>,
+    /// Why kernels ran on CPU threads, so that times rank nothing: CUDA's refusal.
+    pub refused: Option<String>,
     /// Median time of a put in ns of each path, or why there was none.
     pub paths: Vec<(Path, Result<f64, String>)>,
     /// Counters that have changed, and by how much.
@@ -48,9 +50,7 @@ pub struct Measured {
 
 /// Measures on the software NIC, or the card `nic`. `read` reads the machine's counters.
 pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Measured, CliError> {
-    let gpu = Gpu::open(Executor::Cuda(0))
-        .or_else(|_| Gpu::open(Executor::Host(HostOptions::default())))
-        .map_err(|e| CliError::new(e, "leave out --live"))?;
+    let (gpu, refused) = gpu().map_err(|e| CliError::new(e, "leave out --live"))?;
     let is_soft = nic == "soft";
     let opened: Arc<dyn Nic> = match is_soft {
         true => SoftNic::open(SoftConfig::new(&InProcess::new())).map_err(|e| {
@@ -75,13 +75,29 @@ pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Me
     }
     let counters = grown(&before, read());
     Ok(Measured {
-        is_host: gpu.is_host(),
+        gpu: gpu.describe().pci.as_deref().and_then(|pci| pci.parse().ok()),
+        refused,
         on: short(&format!("{}, {}", gpu.describe(), opened.name())),
         device_memory: opened.dm_bytes(),
         atomics: opened.atomics(),
         paths,
         counters,
     })
+}
+
+/// The first GPU that opens, or else CPU threads and why CUDA was refused.
+fn gpu() -> Result<(Arc<Gpu>, Option<String>), GpuError> {
+    let opened = Gpu::open(Executor::Cuda(0)).or_else(|why| {
+        // Of several, one may be too old.
+        let others = 1..Gpu::cuda_count().unwrap_or(0);
+        others.map(|n| Gpu::open(Executor::Cuda(n))).find_map(Result::ok).ok_or(why)
+    });
+    match opened {
+        Ok(gpu) => Ok((gpu, None)),
+        Err(why) => {
+            Ok((Gpu::open(Executor::Host(HostOptions::default()))?, Some(short(&why.to_string()))))
+        }
+    }
 }
 
 /// Median time of a put, its bytes compared.
@@ -118,62 +134,9 @@ fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, String> {
     Ok(begun.elapsed())
 }
 
-/// Counters that are more than before, and by how much.
-pub fn grown(
-    before: &BTreeMap<String, u64>,
-    after: BTreeMap<String, u64>,
-) -> BTreeMap<String, u64> {
-    let grown = after.into_iter().filter_map(|(name, after)| {
-        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
-        (more > 0).then_some((name, more))
-    });
-    grown.collect()
-}
-
-/// Counters of the devices of mlx5, by device, port and name; of their interfaces those that `rdma-counters` looks at,
-/// by the interface, which ports may share.
-pub fn counters(m: &Machine) -> BTreeMap<String, u64> {
-    let mut all = BTreeMap::new();
-    for device in m.mlx5() {
-        for port in &device.ports {
-            let named = |(name, value): (&String, &u64)| {
-                (format!("{}:{} {name}", device.name, port.number), *value)
-            };
-            all.extend(port.counters.iter().map(named));
-            let netdev = port.netdev.as_deref().and_then(|name| m.netdev(name));
-            let of_netdev = |net: &Netdev, name: &str| {
-                Some((format!("{} {name}", net.name), *net.statistics.get(name)?))
-            };
-            all.extend(
-                netdev.iter().flat_map(|net| NETDEV.map(|name| of_netdev(net, name))).flatten(),
-            );
-        }
-    }
-    all
-}
-
-/// Counters of this machine's interfaces of mlx5 that their driver alone has: pause frames and packets that a port has
-/// discarded. A driver without any has none.
-pub fn of_drivers(m: &Machine) -> BTreeMap<String, u64> {
-    let ports = m.mlx5().flat_map(|device| &device.ports);
-    let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
-    let mut all = BTreeMap::new();
-    for interface in interfaces {
-        let counted = ethtool::counters(interface).unwrap_or_default();
-        let told = counted.into_iter().filter(|(name, _)| is_told_of(name));
-        all.extend(told.map(|(name, value)| (format!("{interface} {}", short(&name)), value)));
-    }
-    all
-}
-
-/// Of a driver's counters.
-fn is_told_of(name: &str) -> bool {
-    ["pause", "discard"].iter().any(|part| name.contains(part))
-}
-
 impl Measured {
-    /// What it means.
-    pub fn findings(&self, nic: &str) -> Vec<Finding> {
+    /// What it means on this machine.
+    pub fn findings(&self, m: &Machine, nic: &str) -> Vec<Finding> {
         let failed: Vec<String> = self
             .paths
             .iter()
@@ -182,7 +145,9 @@ impl Measured {
         let count = self.paths.len() - failed.len();
         let mut all = Vec::new();
         if count > 0 {
-            all.push(Finding::fine(format!("{count} paths carried their bytes")));
+            let mut finding = Finding::fine(format!("{count} paths carried their bytes"));
+            finding.shows = self.shown(nic);
+            all.push(finding);
         }
         if !failed.is_empty() {
             let found = failed.join("; ");
@@ -198,12 +163,46 @@ impl Measured {
                     .cost("these paths cannot be taken"),
             );
         }
+        all.iter_mut().for_each(|finding| finding.subject = nic.to_owned());
+        all.extend(self.refusal(m));
+        all.extend(grown::findings(&self.counters, m, nic));
         for finding in &mut all {
             finding.check = "live";
             finding.source = "measured";
-            finding.subject = nic.to_owned();
         }
         all
+    }
+
+    /// What the GPU and the card have, by the paths that carried their bytes: of the card alone where kernels ran on CPU
+    /// threads, whose memory is no GPU's.
+    fn shown(&self, nic: &str) -> Vec<Lack> {
+        let device = nic.split(':').next().filter(|name| *name != "soft");
+        let carried = self.paths.iter().filter(|(_, timed)| timed.is_ok());
+        let mut all: Vec<Lack> = Vec::new();
+        for need in carried.flat_map(|(path, _)| needs(*path)) {
+            let gpu = self.gpu.filter(|_| self.refused.is_none());
+            let lack = match (need, device, gpu) {
+                (Need::Nic, Some(name), _) => Lack { need, gpu: None, nic: Some(name.to_owned()) },
+                (Need::Gpu, _, Some(_)) => Lack { need, gpu, nic: None },
+                (_, Some(name), Some(_)) => Lack { need, gpu, nic: Some(name.to_owned()) },
+                _ => continue,
+            };
+            if !all.contains(&lack) {
+                all.push(lack);
+            }
+        }
+        all
+    }
+
+    /// CUDA's refusal, where the machine has a GPU.
+    fn refusal(&self, m: &Machine) -> Option<Finding> {
+        let why = self.refused.as_ref().filter(|_| !m.seen_gpus().is_empty())?;
+        Some(
+            Finding::prevents(&[Need::Gpu], format!("no GPU was opened: {why}"))
+                .expected("a GPU that opens")
+                .cost("kernels ran on CPU threads, and what was measured says nothing of the GPU")
+                .fix("mend what is found of the GPU, its driver and this program"),
+        )
     }
 
     /// As text.
@@ -212,8 +211,9 @@ impl Measured {
             "\nMeasured, a put of {BYTES} B until its completion is seen, median of {PUTS}: {}\n",
             self.on
         );
-        if self.is_host {
+        if let Some(why) = &self.refused {
             out += "  kernels on CPU threads: the times show what works, and rank nothing\n";
+            let _ = writeln!(out, "  no GPU was opened: {why}");
         }
         let memory = match self.device_memory {
             0 => "none, the window is host memory".to_owned(),
@@ -238,8 +238,84 @@ impl Measured {
             json!({ "path": path.to_string(), "bytes": BYTES, "median_ns": ns, "error": error })
         });
         json!({
-            "on": self.on, "host_executor": self.is_host, "puts": paths.collect::<Vec<_>>(),
+            "on": self.on, "host_executor": self.refused.is_some(), "gpu_refused": self.refused,
+            "puts": paths.collect::<Vec<_>>(),
             "device_memory_bytes": self.device_memory, "atomics": self.atomics, "counters": self.counters,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Severity;
+    use crate::doctor::packed::machine;
+    use crate::doctor::verdict::{Verdicts, answer};
+
+    fn measured(gpu: Option<&str>, refused: Option<&str>, paths: &[Path]) -> Measured {
+        Measured {
+            on: "of a test".into(),
+            device_memory: 0,
+            atomics: true,
+            gpu: gpu.map(|address| address.parse().unwrap()),
+            refused: refused.map(str::to_owned),
+            paths: paths.iter().map(|path| (*path, Ok(1.0))).collect(),
+            counters: BTreeMap::new(),
+        }
+    }
+
+    /// Why CUDA was refused is told, and is a fault where there is a GPU.
+    #[test]
+    fn a_refused_gpu_is_told() {
+        let refused = measured(None, Some("T4 has compute capability 7.5"), &[Path::TCP]);
+        let prevented = |measured: &Measured, name: &str| {
+            let found = measured.findings(&machine(name), "soft").into_iter();
+            let found = found.filter(|finding| finding.prevents == [Need::Gpu]);
+            found.map(|finding| finding.found).collect::<Vec<_>>()
+        };
+        let why = "no GPU was opened: T4 has compute capability 7.5";
+        assert_eq!(prevented(&refused, "ib-switches"), [why]);
+        assert!(prevented(&refused, "laptop").is_empty(), "no GPU of NVIDIA");
+        assert!(refused.text().contains(why), "{}", refused.text());
+        assert_eq!(refused.json()["gpu_refused"], "T4 has compute capability 7.5");
+        let opened = measured(Some("0000:19:00.0"), None, &[Path::TCP]);
+        assert!(prevented(&opened, "ib-switches").is_empty());
+        assert_eq!(opened.json()["host_executor"], false);
+    }
+
+    /// What a check has not seen is known of the GPU and the card that carried a path's bytes, and of no other.
+    #[test]
+    fn paths_that_work_answer_what_was_not_seen() {
+        let (m, gpu) = (machine("ib-switches"), Some("0000:19:00.0"));
+        let unseen = || Finding::unseen("dma-buf", "--live").hides(&[Need::GpuMemory]);
+        let pull = Path::ALL.into_iter().find(|path| path.to_string() == "pull/cpu").unwrap();
+        let push = Path::ALL.into_iter().find(|path| path.to_string() == "push/cpu").unwrap();
+        // Whether pull/cpu is possible with each pair, by GPU and card.
+        let possible = |measured: &Measured, nic: &str, unseen: Finding| {
+            let mut findings = measured.findings(&m, nic);
+            findings.push(unseen);
+            answer(&m, &mut findings);
+            let mut all = BTreeMap::new();
+            for group in Verdicts::of(&m, &findings).groups() {
+                let verdict = group.paths.iter().find(|verdict| verdict.path == pull).unwrap();
+                all.extend(group.pairs.iter().map(|pair| (*pair, verdict.is_possible())));
+            }
+            (all.into_values().collect::<Vec<_>>(), findings.pop().unwrap().severity)
+        };
+        let (known, hidden) = (Some(true), None);
+        let all = [known, hidden, hidden, hidden];
+        let still = (vec![hidden; 4], Severity::Unseen);
+        let card = measured(gpu, None, &[pull]);
+        assert_eq!(possible(&card, "mlx5_0", unseen()), (all.to_vec(), Severity::Unseen));
+        // Of that pair alone, it is answered whole.
+        let mut own = unseen();
+        own.hides.clear();
+        let own = own.lacks_of_pair(Need::GpuMemory, gpu.unwrap().parse().unwrap(), "mlx5_0");
+        assert_eq!(possible(&card, "mlx5_0:1", own), (vec![known; 4], Severity::Note));
+        // A push reads no GPU memory; threads' memory is no GPU's; the software NIC is no card.
+        assert_eq!(possible(&measured(gpu, None, &[push]), "mlx5_0", unseen()), still);
+        let threads = measured(None, Some("no driver"), &[pull]);
+        assert_eq!(possible(&threads, "mlx5_0", unseen()).1, Severity::Unseen);
+        assert_eq!(possible(&card, "soft", unseen()), still);
     }
 }

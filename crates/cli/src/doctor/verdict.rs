@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bellpush::pcie::topology::Address;
 use bellpush::transport::{Data, Kick, Path};
 
-use super::finding::{Finding, Need, Severity};
+use super::finding::{Finding, Lack, Need, Severity};
 use super::machine::rdma::RdmaDevice;
 use super::machine::{Machine, RANKED};
 use super::read::short;
@@ -144,14 +144,34 @@ impl Verdicts {
         }
         let cells = vec![Cell::default(); gpus.len() * nics.len()];
         let mut own = Self { gpus, nics, is_cut, cells };
-        for finding in findings {
-            for need in NEEDS {
-                for at in own.concerned(finding, need) {
+        for need in NEEDS {
+            let shown = own.shown(findings, need);
+            for finding in findings {
+                let is_answered =
+                    |at: &usize| finding.severity == Severity::Unseen && shown.contains(at);
+                for at in own.concerned(finding, need).into_iter().filter(|at| !is_answered(at)) {
                     own.cells[at].add(finding, need);
                 }
             }
         }
         own
+    }
+
+    /// Pairs that were seen to have what is needed.
+    fn shown(&self, findings: &[Finding], need: Need) -> BTreeSet<usize> {
+        findings.iter().flat_map(|finding| self.pairs_of(&finding.shows, need)).collect()
+    }
+
+    /// Pairs of these devices.
+    fn pairs_of(&self, devices: &[Lack], need: Need) -> BTreeSet<usize> {
+        let mut cells = BTreeSet::new();
+        for of in devices.iter().filter(|of| of.need == need) {
+            let gpus = numbers(&self.gpus, of.gpu.as_ref());
+            for nic in numbers(&self.nics, of.nic.as_ref()) {
+                cells.extend(gpus.clone().map(|gpu| gpu * self.nics.len() + nic));
+            }
+        }
+        cells
     }
 
     /// Pairs to which a finding says that they lack something, or that they may lack it.
@@ -161,14 +181,7 @@ impl Verdicts {
             let is_said = all.iter().any(|needs| needs.contains(&need));
             return if is_said { (0..self.cells.len()).collect() } else { BTreeSet::new() };
         }
-        let mut cells = BTreeSet::new();
-        for lack in finding.lacks.iter().filter(|lack| lack.need == need) {
-            let gpus = numbers(&self.gpus, lack.gpu.as_ref());
-            for nic in numbers(&self.nics, lack.nic.as_ref()) {
-                cells.extend(gpus.clone().map(|gpu| gpu * self.nics.len() + nic));
-            }
-        }
-        cells
+        self.pairs_of(&finding.lacks, need)
     }
 
     /// Pairs of which a need is asked: those that can be used, where it is what they do together.
@@ -326,6 +339,25 @@ pub fn settle(m: &Machine, findings: &mut [Finding]) {
             if !findings[nth].prevents.contains(&need) {
                 findings[nth].prevents.push(need);
             }
+        }
+    }
+}
+
+/// Makes notes of what checks have not seen and what was then seen of every device that it hides.
+pub fn answer(m: &Machine, findings: &mut [Finding]) {
+    let verdicts = Verdicts::of(m, findings);
+    if verdicts.is_cut {
+        return;
+    }
+    let shown = NEEDS.map(|need| verdicts.shown(findings, need));
+    for finding in findings.iter_mut().filter(|finding| finding.severity == Severity::Unseen) {
+        let hidden = NEEDS.map(|need| verdicts.concerned(finding, need));
+        let is_answered = hidden.iter().zip(&shown).all(|(hidden, shown)| hidden.is_subset(shown));
+        if is_answered && hidden.iter().any(|hidden| !hidden.is_empty()) {
+            finding.severity = Severity::Note;
+            finding.cost = "none: messages by --live went through".to_owned();
+            finding.hides.clear();
+            finding.lacks.clear();
         }
     }
 }

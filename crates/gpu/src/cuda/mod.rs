@@ -21,7 +21,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 
-use super::{About, GpuError, module};
+use super::{About, GpuError};
 use bellpush_mem::own_thread;
 use copy::CopyLanes;
 
@@ -104,8 +104,8 @@ impl Device {
         if ordinal >= count {
             return Err(GpuError::NoSuchDevice { ordinal, count });
         }
-        if !cfg!(bellpush_cubin) {
-            return Err(GpuError::NotBuilt { reason: module::WHY_NO_FATBINS });
+        if let Some(reason) = super::Gpu::why_not_built() {
+            return Err(GpuError::NotBuilt { reason });
         }
         let _callers = Caller::note()?;
         let ctx = Ours::new(safe("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use bellpush::pcie::topology::{Address, Kind};
 
+use super::least;
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
@@ -47,7 +48,9 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return vec![no_driver(m, count)];
     }
     let mut all = nodes(m);
-    all.splice(0..0, driven(m, count, all.is_empty()));
+    all.extend(least::generation(m, &usable(m)));
+    let of_driver = least::driver(m).or_else(|| driven(m, count, all.is_empty()));
+    all.splice(0..0, of_driver);
     if let Some(why) = &m.nvidia.list_hidden {
         let found = format!("the driver's list of GPUs: {}", short(why));
         all.push(Finding::unseen(found, "nvidia-smi -L"));
@@ -66,6 +69,12 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         gpus.into_iter().filter_map(|address| Some(lost(m, address)?.of(m.gpu_name(address)))),
     );
     all
+}
+
+/// GPUs that the driver has, that this container is given and that answer.
+fn usable(m: &Machine) -> Vec<Address> {
+    let all = m.nvidia.gpus.iter().map(|(a, _)| *a);
+    all.filter(|a| m.is_given(*a) && !m.is_gone(*a)).collect()
 }
 
 /// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.

@@ -1,11 +1,13 @@
 //! The checks. Each is a function from the machine to findings; a check that has nothing to look at
 //! has none.
 
+mod acs;
 mod card;
 mod class;
 mod env;
 mod gpu;
 mod groups;
+mod least;
 mod limits;
 mod nearest;
 mod pcie;
@@ -15,14 +17,14 @@ mod rdma;
 mod roce;
 
 pub use self::gpu::NOT_GIVEN;
-pub use self::rdma::NETDEV;
+pub use self::rdma::{AGAIN, LINK, NETDEV};
 use super::finding::Check;
 
 /// All checks, in the order of the report.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "gpu",
-        about: "NVIDIA GPUs, their driver, their device nodes",
+        about: "NVIDIA GPUs, their compute capability, their driver, their device nodes",
         source: "NVIDIA driver README, \"Installing the NVIDIA Driver\"; \
          nvidia-container-toolkit",
         run: gpu::present,
@@ -74,8 +76,9 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "rdma-port",
-        about: "state of each port",
-        source: "InfiniBand specification, volume 1, 14.2.5.6 (PortInfo); sysfs-class-infiniband",
+        about: "state and link layer of each port",
+        source: "InfiniBand specification, volume 1, 14.2.5.6 (PortInfo); sysfs-class-infiniband \
+                 (state, link_layer)",
         run: rdma::ports,
     },
     Check {
@@ -136,11 +139,11 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "acs",
-        about: "ACS of the switch ports between a GPU and a NIC",
+        about: "ACS of the switch ports and root ports between a GPU and a NIC",
         source: "PCIe base specification 6.12, 7.7.11; NCCL, Troubleshooting, \"PCI Access \
          Control \
                  Services\"",
-        run: place::acs,
+        run: acs::acs,
     },
     Check {
         id: "platform",

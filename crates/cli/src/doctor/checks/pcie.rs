@@ -13,6 +13,8 @@ use crate::doctor::machine::{Machine, RANKED};
 const LEAST_MPS: u32 = 256;
 /// MRRS below which a NIC needs more outstanding reads than its tags allow.
 const LEAST_MRRS: u32 = 512;
+/// MRRS that every device may be given (PCIe base specification 7.5.3.4).
+const MOST_MRRS: u32 = 4096;
 /// Most devices that a line names.
 const LISTED: usize = 8;
 
@@ -313,7 +315,7 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
         return Vec::new();
     }
     let (mut all, mut hidden) = (Vec::new(), Vec::new());
-    let mut sizes = BTreeMap::<u32, Vec<Address>>::new();
+    let (mut right, mut less) = (Vec::new(), BTreeMap::<u32, Vec<Address>>::new());
     for a in candidates(&tree).into_iter().filter(|a| !m.is_gone(*a)) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
             None => hidden.extend((!tree.capture().is_virtual(a)).then_some(a)),
@@ -328,14 +330,18 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
                     )
                     .script(format!("setpci -s {} CAP_EXP+8.w=5000:7000", quoted(&a.to_string()))),
             ),
-            Some(bytes) => sizes.entry(bytes).or_default().push(a),
+            Some(bytes) if bytes < MOST_MRRS => less.entry(bytes).or_default().push(a),
+            Some(_) => right.push(a),
         }
     }
-    if all.is_empty() && !sizes.is_empty() {
-        let bytes: Vec<String> = sizes.keys().map(u32::to_string).collect();
-        let right: Vec<Address> = sizes.into_values().flatten().collect();
-        let which = if hidden.is_empty() { String::new() } else { list(m, &tree, &right) };
-        all.push(Finding::fine(format!("MRRS of {} B", bytes.join(" and "))).of(which));
+    let is_whole = all.is_empty() && hidden.is_empty() && less.is_empty();
+    all.extend(less.into_iter().map(|(bytes, nics)| {
+        let finding = Finding::note(format!("MRRS of {bytes} B")).of(list(m, &tree, &nics));
+        finding.expected(format!("{MOST_MRRS} B for the most")).cost(reads(bytes))
+    }));
+    if !right.is_empty() {
+        let which = if is_whole { String::new() } else { list(m, &tree, &right) };
+        all.push(Finding::fine(format!("MRRS of {MOST_MRRS} B")).of(which));
     }
     all.extend(hidden_config(m, &tree, &hidden, "MRRS"));
     all
@@ -347,7 +353,7 @@ fn reads(bytes: u32) -> String {
         let config = Config { mrrs: Mrrs::new(mrrs).ok()?, ..Config::pcie_bench() };
         Some(config.read_wire(0, 64 << 10, false).up / 16)
     };
-    let more = of(bytes).zip(of(4096)).map_or(1, |(a, b)| a / b.max(1));
+    let more = of(bytes).zip(of(MOST_MRRS)).map_or(1, |(a, b)| a / b.max(1));
     format!("{more} times the read requests of 4096 B, each with a tag and a round trip")
 }
 

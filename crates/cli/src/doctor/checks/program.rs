@@ -1,5 +1,7 @@
 //! This program and the libraries that it opens.
 
+use bellpush::gpu::Gpu;
+
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::Machine;
 
@@ -7,7 +9,7 @@ use crate::doctor::machine::Machine;
 const RDMA_CORE: u32 = 34;
 
 pub fn program(m: &Machine) -> Vec<Finding> {
-    let mut all = Vec::new();
+    let mut all: Vec<Finding> = without_kernels(m, Gpu::why_not_built()).into_iter().collect();
     let has_card = m.mlx5().next().is_some();
     if m.live && has_card && !cfg!(feature = "mlx5") {
         all.push(
@@ -61,6 +63,18 @@ pub fn program(m: &Machine) -> Vec<Finding> {
     all
 }
 
+/// Kernels for GPUs that this program lacks, on the machine on which it runs.
+fn without_kernels(m: &Machine, why: Option<&str>) -> Option<Finding> {
+    let why = why.filter(|_| m.live && !m.seen_gpus().is_empty())?;
+    Some(
+        Finding::prevents(&[Need::Gpu], format!("this bellpush has no kernels for GPUs: {why}"))
+            .expected("a build with nvcc of CUDA 12.4 or later")
+            .cost("kernels run on CPU threads: right, not fast")
+            .fix("./x setup --cuda, which installs the compiler, and build it again")
+            .source("README.md, \"Try it\""),
+    )
+}
+
 /// Version of rdma-core in `libibverbs.so.1.14.39.0`; other packagings have other numbers there.
 fn rdma_core(full: &str) -> Option<u32> {
     let mut parts = full.strip_prefix("libibverbs.so.1.")?.split('.');
@@ -71,6 +85,22 @@ fn rdma_core(full: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::packed::machine;
+
+    /// The running machine's program is looked at, where there is a GPU that its kernels could run on.
+    #[test]
+    fn kernels_that_are_not_built_prevent_gpus() {
+        let mut switches = machine("ib-switches");
+        assert!(without_kernels(&switches, Some("no nvcc")).is_none(), "another machine's program");
+        switches.live = true;
+        assert!(without_kernels(&switches, None).is_none());
+        let finding = without_kernels(&switches, Some("no nvcc")).unwrap();
+        assert_eq!(finding.prevents, [Need::Gpu]);
+        assert!(finding.found.ends_with("no kernels for GPUs: no nvcc"), "{}", finding.found);
+        let mut laptop = machine("laptop");
+        laptop.live = true;
+        assert!(without_kernels(&laptop, Some("no nvcc")).is_none());
+    }
 
     #[test]
     fn the_package_is_the_third_number() {

@@ -177,15 +177,46 @@ fn of_port(device: &RdmaDevice, port: &Port) -> String {
     format!("{}:{}", short(&device.name), port.number)
 }
 
+/// Active ports by their link layer. Of one whose layer is not shown nothing of RoCE is looked at.
+fn layers(all: &[(&RdmaDevice, &Port)]) -> Vec<Finding> {
+    let mut known = BTreeMap::<&str, Vec<String>>::new();
+    let mut hidden = Vec::new();
+    for &(device, port) in all.iter().filter(|(_, port)| port.is_active()) {
+        let Some(layer) = port.known_layer() else {
+            let why = port.layer.known().map_or_else(|| port.layer.why_not(), String::as_str);
+            let found = format!(
+                "link layer: {}; so neither is what roce-mtu, roce-gid, roce-flow and roce-class look at",
+                short(why)
+            );
+            let finding =
+                Finding::unseen(found, "ibv_devinfo: link_layer").of(of_port(device, port));
+            // Of RoCE it is of use with a GID of version 2 alone.
+            let is_of_use = |port: &Port| {
+                let layer = port.known_layer();
+                let has_v2 = port.gids.iter().any(|gid| gid.is_v2 == Some(true));
+                port.is_active() && (layer == Some("InfiniBand") || has_v2)
+            };
+            hidden.push(match device.ports.iter().any(is_of_use) {
+                true => finding,
+                false => finding.lacks_nic(&device.name),
+            });
+            continue;
+        };
+        known.entry(layer).or_default().push(of_port(device, port));
+    }
+    let told = |(layer, ports): (&str, Vec<String>)| {
+        Finding::fine(format!("active, {layer}")).of(ports.join(", "))
+    };
+    known.into_iter().map(told).chain(hidden).collect()
+}
+
 pub fn ports(m: &Machine) -> Vec<Finding> {
     let all: Vec<(&RdmaDevice, &Port)> =
         m.answering().flat_map(|d| d.ports.iter().map(move |p| (d, p))).collect();
     let active: Vec<String> =
         all.iter().filter(|(_, p)| p.is_active()).map(|(d, p)| of_port(d, p)).collect();
     let mut findings = Vec::new();
-    if !active.is_empty() {
-        findings.push(Finding::fine("active").of(active.join(", ")));
-    }
+    findings.extend(layers(&all));
     // What is not seen may be active.
     let hides: &[Need] = if active.is_empty() { &[Need::Nic] } else { &[] };
     let hidden = |found: String| Finding::unseen(found, "ibv_devinfo").hides(hides);
@@ -209,7 +240,8 @@ pub fn ports(m: &Machine) -> Vec<Finding> {
     for (device, port) in all {
         let Some(state) = port.state.known().filter(|_| !port.is_active()) else { continue };
         let link = port.physical.known().map_or("unknown", String::as_str);
-        let found = format!("{} (link {})", short(state), short(link));
+        let layer = port.known_layer().map_or(String::new(), |layer| format!(", {layer}"));
+        let found = format!("{} (link {}){layer}", short(state), short(link));
         let waits = matches!(state.as_str(), "INIT" | "ARMED");
         // A port that nobody has plugged in lies beside one that works.
         let finding = if waits { Finding::warn(found) } else { Finding::note(found) };
@@ -369,7 +401,7 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
 }
 
 /// Counters of errors on the link, and of packets that had to go again.
-const LINK: [&str; 7] = [
+pub const LINK: [&str; 7] = [
     "symbol_error",
     "link_error_recovery",
     "port_rcv_errors",
@@ -383,7 +415,7 @@ const LINK: [&str; 7] = [
 const SYMBOL_ERRORS: f64 = 1e-9;
 /// The same of the interface: those of its statistics that no usual traffic raises.
 pub const NETDEV: [&str; 2] = ["rx_crc_errors", "rx_fifo_errors"];
-const AGAIN: [&str; 5] = [
+pub const AGAIN: [&str; 5] = [
     "packet_seq_err",
     "local_ack_timeout_err",
     "out_of_sequence",

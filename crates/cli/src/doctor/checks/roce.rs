@@ -82,8 +82,7 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
             .of(named(device, port)),
         );
     }
-    let is_infiniband =
-        |p: &Port| p.is_active() && p.layer.known().is_some_and(|l| l == "InfiniBand");
+    let is_infiniband = |p: &Port| p.is_active() && p.known_layer() == Some("InfiniBand");
     if m.mlx5().any(|d| d.ports.iter().any(is_infiniband)) {
         all.push(Finding::unseen(
             "active_mtu of InfiniBand ports is not in sysfs",

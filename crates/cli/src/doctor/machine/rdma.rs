@@ -127,9 +127,14 @@ impl Port {
         self.state.known().is_some_and(|s| s == "ACTIVE")
     }
 
+    /// Its link layer, if it is one of the two that mlx5 has.
+    pub fn known_layer(&self) -> Option<&str> {
+        self.layer.known().map(String::as_str).filter(|l| ["Ethernet", "InfiniBand"].contains(l))
+    }
+
     /// Whether it is RoCE.
     pub fn is_ethernet(&self) -> bool {
-        self.layer.known().is_some_and(|l| l == "Ethernet")
+        self.known_layer() == Some("Ethernet")
     }
 
     /// A counter, 0 where there is none.

@@ -464,3 +464,12 @@ impl Drop for Unpacked {
         let _ = fs::remove_dir_all(&self.root);
     }
 }
+
+/// The machine of this name of tests/fixtures/doctor.
+#[cfg(test)]
+pub fn machine(name: &str) -> super::machine::Machine {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/doctor");
+    let unpacked = Unpacked::new(&folder.join(format!("{name}.machine")), false).unwrap();
+    let root = super::read::Root::new(&unpacked.root, std::sync::Arc::default()).unwrap();
+    super::machine::Machine::read(&root, false)
+}

@@ -1,0 +1,93 @@
+//! What `bellpush doctor` says of parts of a machine: of ports and of sizes of reads.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::diagnoses::{json, machine};
+use crate::doctor::{findings_of, found_of_grown};
+
+/// The link layer of a port is told. Of one that does not show it nothing of RoCE is looked at, and that is told too: it
+/// may be one of RoCE without a GID of version 2.
+#[test]
+fn a_port_of_unknown_layer_is_told() {
+    let layer = |nth: u8| format!("sys/class/infiniband/mlx5_{nth}/ports/1/link_layer");
+    let drop = [0, 1].map(|nth| format!("drop {}", layer(nth)));
+    let odd = format!("file {} = Unspecified", layer(0));
+    let [first, second] = drop.each_ref().map(String::as_str);
+    let told = |name: &str, more: &[&str]| {
+        let dir = machine(name, more);
+        let all = findings_of(dir.path()).unwrap().into_iter();
+        let own: Vec<_> =
+            all.filter(|f| f[0] == "rdma-port").map(|[_, s, of, what]| [s, of, what]).collect();
+        let possible = json(dir.path())["paths_on_a_card"][0]["possible"].clone();
+        (own, possible)
+    };
+    let (own, can) = told("roce-genoa", &[]);
+    assert_eq!((own[0][2].as_str(), can), ("active, Ethernet", true.into()), "{own:?}");
+    let (own, can) = told("ib-switches", &[]);
+    assert_eq!((own[0][2].as_str(), can), ("active, InfiniBand", true.into()), "{own:?}");
+    for (name, more, count, possible) in [
+        // With a GID of RoCE v2 it is of use whatever it is.
+        ("roce-genoa", &[first, second][..], 2, Value::Bool(true)),
+        ("ib-switches", &[first, second], 2, Value::Null),
+        ("ib-switches", &[first], 1, Value::Bool(true)),
+        ("ib-switches", &[&odd], 1, Value::Bool(true)),
+    ] {
+        let (own, can) = told(name, more);
+        let hidden = own.iter().filter(|f| f[0] == "unseen" && f[2].contains("roce-mtu, roce-gid"));
+        assert_eq!((hidden.count(), can), (count, possible), "{name} {more:?}: {own:?}");
+    }
+}
+
+/// Every device may ask for 4096 B: what asks for less is worth knowing, and from 512 B on no fault.
+#[test]
+fn reads_below_the_most_are_told() {
+    let told = |more: &[&str]| {
+        let all = findings_of(machine("ib-switches", more).path()).unwrap().into_iter();
+        all.filter(|f| f[0] == "pcie-mrrs")
+            .map(|[_, s, of, found]| [s, of, found])
+            .collect::<Vec<_>>()
+    };
+    let is = |severity: &str, nic: &str, bytes: u32| {
+        [severity.to_owned(), nic.to_owned(), format!("MRRS of {bytes} B")]
+    };
+    let (first, second) = ("mlx5_0 0000:18:00.0", "mlx5_1 0000:9a:00.0");
+    assert_eq!(told(&[]), [is("fine", "", 4096)]);
+    for bytes in [512, 1024, 2048] {
+        let less = format!("pci 0000:18:00.0 mrrs={bytes}");
+        assert_eq!(told(&[&less]), [is("note", first, bytes), is("fine", second, 4096)]);
+    }
+    let [least, less] =
+        [("18:00.0", 256), ("9a:00.0", 512)].map(|(at, n)| format!("pci 0000:{at} mrrs={n}"));
+    assert_eq!(told(&[&least, &less]), [is("warning", first, 256), is("note", second, 512)]);
+}
+
+/// Counters of lost and repeated packets that grow while a card is measured are a fault of it; those of other cards, and
+/// pauses, are worth knowing. Any other counter that grows is none of these.
+#[test]
+fn packets_that_are_lost_meanwhile_are_a_fault() {
+    let dir = machine("roce-genoa", &[]);
+    let told = |nic: &str, names: &[&str]| {
+        let counters: BTreeMap<String, u64> = names.iter().map(|n| ((*n).to_owned(), 2)).collect();
+        found_of_grown(dir.path(), nic, &counters).unwrap()
+    };
+    let is = |severity: &str, of: &str, list: &str| {
+        [severity.to_owned(), of.to_owned(), format!("grew meanwhile: {list}")]
+    };
+    for own in [
+        "mlx5_0:1 packet_seq_err",
+        "mlx5_0:1 port_xmit_discards",
+        "ens1np0 rx_discards_phy",
+        "ens1np0 rx_crc_errors",
+    ] {
+        let list = format!("{own} +2");
+        assert_eq!(told("mlx5_0", &[own]), [is("warning", "mlx5_0", &list)]);
+        assert_eq!(told("mlx5_0:1", &[own]), [is("warning", "mlx5_0:1", &list)]);
+        assert_eq!(told("mlx5_1", &[own]), [is("note", "", &list)]);
+        assert_eq!(told("soft", &[own]), [is("note", "", &list)]);
+    }
+    let pause = "ens1np0 rx_prio3_pause";
+    assert_eq!(told("mlx5_0", &[pause]), [is("note", "mlx5_0", &format!("{pause} +2"))]);
+    assert_eq!(told("mlx5_0", &["mlx5_0:1 port_xmit_packets", "mlx5_0:1 symbol_error"]).len(), 0);
+}
