@@ -5,8 +5,8 @@
 #                  CHECKOUT [ROW...]
 #
 # CHECKOUT: UCX configured with --enable-gtest and built, where it was built (test/gtest/gtest is in it); nothing is
-# built here. ROW: `uct:rc_mlx5`, `ucp:dcx` and so on, or a pattern; all without one. `perf:rc_x` and so on have tests of
-# src/tools/perf/ucx_perftest, one size each, in two processes; they run last. Prints a table in Markdown, then what
+# built here. ROW: `uct:rc_mlx5`, `ucp:dcx` and so on, or a pattern; all without one. `perf:rc_x` and so on have tests
+# of src/tools/perf/ucx_perftest, one size each, in two processes; they run last. Prints a table in Markdown, then what
 # failed and what was skipped, with the reason that the test gave.
 # -b: the folder with bellpush and the preloaded object (target/release). -j: processes at a time (1). -t: seconds for a
 # case (30); one that takes longer is slow. -n: cases in a process (40; 1 gives each its own). -e: every Nth case of
@@ -258,7 +258,8 @@ list_cases() {
     awk -v rows="${wanted[*]}" -v every="$every" '
       BEGIN { split(rows, all, " "); for (i in all) row[substr(all[i], 5)] = all[i] }
       /^[A-Za-z0-9_\/]+\.$/ { suite = $1; split(suite, part, "/"); mine = index(suite, "/") ? row[part[1]] : ""; next }
-      /^  / && mine != "" && (mine !~ /^ucp/ || ++seen[mine] % every == 0) { print mine "\t" suite $1 }' >"$out/listed" ||
+      /^  / && mine != "" && (mine !~ /^ucp/ || ++seen[mine] % every == 0) { print mine "\t" suite $1 }' \
+      >"$out/listed" ||
     { cat "$scratch/listing" >&2; echo 'ucx.sh: it cannot list its cases' >&2; exit 1; }
 }
 

@@ -28,15 +28,16 @@ def dapl(line, done, compares="nothing", server_done=""):
 # iSER asks for an initiator's address and its name, iSCSI over TCP for one of them.
 TARGET = """
     export TGT_IPC_SOCKET=$PWD/tgtd
-    tgtd -f --iscsi portal={own}:3260 &
-    until tgtadm --lld iser --mode target --op new --tid 1 --targetname iqn.2026-01.bellpush:disk
-    do sleep 0.2
-    done
-    tgtadm --lld iser --mode logicalunit --op new --tid 1 --lun 1 --backing-store $PWD/from &&
-    tgtadm --lld iser --mode target --op bind --tid 1 --initiator-address ALL &&
-    tgtadm --lld iser --mode target --op bind --tid 1 --initiator-name iqn.2026-01.bellpush:client &&
-    echo has a disk
-    wait
+    (
+        until tgtadm --lld iser --mode target --op new --tid 1 --targetname iqn.2026-01.bellpush:disk 2>&1
+        do sleep 0.2
+        done
+        tgtadm --lld iser --mode logicalunit --op new --tid 1 --lun 1 --backing-store $PWD/from &&
+        tgtadm --lld iser --mode target --op bind --tid 1 --initiator-address ALL &&
+        tgtadm --lld iser --mode target --op bind --tid 1 --initiator-name iqn.2026-01.bellpush:client &&
+        echo has a disk
+    ) &
+    exec tgtd -f --iscsi portal={own}:3260
 """
 
 INITIATOR = "-i iqn.2026-01.bellpush:client iser://{at}:3260/iqn.2026-01.bellpush:disk/1"
