@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# UCX's own tests (gtest) on the preloaded device, case by case: a case that crashes or hangs loses no other.
+# UCX's own tests (gtest, ucx_perftest) on the preloaded device, case by case: one that crashes or hangs loses no other.
 #
 #   interop/ucx.sh [-b DIR] [-j N] [-t SECONDS] [-n CASES] [-e N] [-a SECONDS] [-s SECONDS] [-N] [-o DIR]
 #                  CHECKOUT [ROW...]
 #
 # CHECKOUT: UCX configured with --enable-gtest and built, where it was built (test/gtest/gtest is in it); nothing is
-# built here. ROW: `uct:rc_mlx5`, `ucp:dcx` and so on, or a pattern; all without one. Prints a table in Markdown, then
-# what failed and what was skipped, with the reason that the test gave.
+# built here. ROW: `uct:rc_mlx5`, `ucp:dcx` and so on, or a pattern; all without one. `perf:rc_x` and so on have tests
+# of src/tools/perf/ucx_perftest, one size each, in two processes; they run last. Prints a table in Markdown, then what
+# failed and what was skipped, with the reason that the test gave.
 # -b: the folder with bellpush and the preloaded object (target/release). -j: processes at a time (1). -t: seconds for a
 # case (30); one that takes longer is slow. -n: cases in a process (40; 1 gives each its own). -e: every Nth case of
 # UCP's rows, which have thousands (1). -a: when all have run, what neither passed nor skipped itself runs once again,
@@ -38,11 +39,18 @@ while getopts b:j:t:n:e:a:s:No: option; do
 done
 shift $((OPTIND - 1))
 [[ $# -ge 1 ]] || { sed -n '4,5p' "$0" >&2; exit 2; }
-gtest=$1/test/gtest/gtest
+gtest=$1/test/gtest/gtest perftest=$1/src/tools/perf/ucx_perftest
 shift
 patterns=("${@:-*}")
-[[ -x $gtest ]] || { echo "ucx.sh: no $gtest: configure with --enable-gtest, then make" >&2; exit 2; }
 [[ -x $build/bellpush ]] || { echo "ucx.sh: no $build/bellpush" >&2; exit 2; }
+
+end_jobs() {
+  local workers
+  mapfile -t workers < <(jobs -p)
+  [[ -z $pid ]] || kill "$pid" 2>/dev/null || true
+  ((${#workers[@]} == 0)) || kill "${workers[@]}" 2>/dev/null || true
+  wait
+}
 
 # No time to end by is one that does not come.
 until=$((EPOCHSECONDS + (seconds > 0 ? seconds - 8 : 1000000000)))
@@ -56,6 +64,10 @@ touch "$out/cases"
 # uct: the transport alone. ucp: what is built on it; `all`: as with no UCX_TLS.
 rows=(uct:rc_verbs uct:rc_mlx5 uct:dc_mlx5 uct:ud_verbs uct:ud_mlx5
   ucp:rc ucp:rcv ucp:rcx ucp:dcx ucp:ud ucp:udx ucp:ib ucp:all)
+# UCX_TLS, as of the environment.
+perf_rows=(perf:rc_v perf:rc_x perf:dc_x perf:ud_v perf:ud_x)
+perf_tests=(tag_lat tag_bw tag_sync_lat tag_sync_bw ucp_put_lat ucp_put_bw ucp_get stream_lat stream_bw ucp_am_lat
+  ucp_am_bw ucp_add ucp_fadd ucp_swap ucp_cswap)
 
 is_wanted() {
   local pattern
@@ -66,11 +78,18 @@ is_wanted() {
   return 1
 }
 
-wanted=()
+wanted=() wanted_perf=()
 for row in "${rows[@]}"; do
   if is_wanted "$row"; then wanted+=("$row"); fi
 done
-((${#wanted[@]} > 0)) || { echo "ucx.sh: no such row; there are ${rows[*]}" >&2; exit 2; }
+for row in "${perf_rows[@]}"; do
+  if is_wanted "$row"; then wanted_perf+=("$row"); fi
+done
+((${#wanted[@]} + ${#wanted_perf[@]} > 0)) ||
+  { echo "ucx.sh: no such row; there are ${rows[*]} ${perf_rows[*]}" >&2; exit 2; }
+((${#wanted[@]} == 0)) || [[ -x $gtest ]] ||
+  { echo "ucx.sh: no $gtest: configure with --enable-gtest, then make" >&2; exit 2; }
+((${#wanted_perf[@]} == 0)) || [[ -x $perftest ]] || { echo "ucx.sh: no $perftest" >&2; exit 2; }
 
 # What runs it, as one process: what waits and signals must know bellpush itself.
 alone=()
@@ -87,14 +106,6 @@ fcntl.ioctl(socket.socket(), 0x8914, struct.pack(\"16sh14x\", b\"lo\", 0x49))"; 
   ((${#alone[@]} > 0)) || echo 'ucx.sh: no network namespaces: all processes have one network' >&2
 fi
 on_device=("${alone[@]}" "$build/bellpush" run -- env UCX_HANDLE_ERRORS=bt UCX_LOG_LEVEL=warn "$gtest")
-
-end_jobs() {
-  local workers
-  mapfile -t workers < <(jobs -p)
-  [[ -z $pid ]] || kill "$pid" 2>/dev/null || true
-  ((${#workers[@]} == 0)) || kill "${workers[@]}" 2>/dev/null || true
-  wait
-}
 
 record() { # HOW NAME REASON: of the row and the time that run_some knows
   local took=$((${EPOCHREALTIME/./} - began))
@@ -202,6 +213,36 @@ work_off() { # JOBS
   wait
 }
 
+# The tests of ucx_perftest over one transport. Server and client have one network.
+run_perftest() { # ROW
+  local row=$1 test bytes line began status said
+  local -A seen
+  # shellcheck disable=SC2016
+  local both='port=13400; "$@" -p $port >"$0" 2>&1 & server=$!
+    until grep -q ":$(printf %04X $port) .* 0A " /proc/net/tcp; do sleep 0.1; kill -0 $server || exit; done
+    "$@" -p $port 127.0.0.1 -t "$TEST" -s "$BYTES" -n 100 -w 10 -f || exit; wait $server'
+  for test in "${perf_tests[@]}"; do
+    printf '%s\t%s\n' "$row" "$test" >>"$out/listed"
+    if grep -qP "^$row\t\w+\t$test\t" "$out/cases" || ((EPOCHSECONDS >= until)); then continue; fi
+    case $test in *_lat | *add | *swap) bytes=8 ;; *) bytes=65536 ;; esac
+    began=${EPOCHREALTIME/./} status=0
+    TEST=$test BYTES=$bytes timeout "$bound" "${alone[@]}" bash -c "$both" "$scratch/server" "$build/bellpush" run -- \
+      env "UCX_TLS=${row#perf:},self" UCX_HANDLE_ERRORS=bt "$perftest" >"$scratch/client" 2>&1 </dev/null || status=$?
+    mapfile -t -n 300 said < <(cat "$scratch/client" "$scratch/server")
+    # Iterations, and seven numbers; it says nothing where it failed.
+    if ((status == 124)); then
+      record slow "$test" ''
+    elif ((status > 128)); then
+      record crashed "$test" "status $status"
+    elif ((status == 0)) && grep -qE '^ *[0-9]+( +[0-9.]+){7}' "$scratch/client"; then
+      record passed "$test" ''
+    else
+      line=$(grep -m 1 -hE 'ERROR|rror|WARN' "$scratch/client" "$scratch/server" || true)
+      record failed "$test" "status $status $line"
+    fi
+  done
+}
+
 progress() {
   awk -F'\t' '{ if (!(($1, $3) in how)) all++; how[$1, $3] = $2 }
     END { for (name in how) n[how[name]]++
@@ -209,15 +250,21 @@ progress() {
         n["failed"], n["crashed"], n["slow"], n["skipped"] }' clock="${SECONDS}s:" "$out/cases" >&2
 }
 
-pattern=${FILTER:-*} filter=
-for row in "${wanted[@]}"; do filter+=${filter:+:}${row#*:}/${pattern%%-*}; done
-[[ $pattern != *-* ]] || filter+=-${pattern#*-}
-timeout 300 "${on_device[@]}" --gtest_list_tests --gtest_filter="$filter" </dev/null 2>"$scratch/listing" |
-  awk -v rows="${wanted[*]}" -v every="$every" '
-    BEGIN { split(rows, all, " "); for (i in all) row[substr(all[i], 5)] = all[i] }
-    /^[A-Za-z0-9_\/]+\.$/ { suite = $1; split(suite, part, "/"); mine = index(suite, "/") ? row[part[1]] : ""; next }
-    /^  / && mine != "" && (mine !~ /^ucp/ || ++seen[mine] % every == 0) { print mine "\t" suite $1 }' >"$out/listed" ||
-  { cat "$scratch/listing" >&2; echo 'ucx.sh: it cannot list its cases' >&2; exit 1; }
+list_cases() {
+  local pattern=${FILTER:-*} filter='' row
+  for row in "${wanted[@]}"; do filter+=${filter:+:}${row#*:}/${pattern%%-*}; done
+  [[ $pattern != *-* ]] || filter+=-${pattern#*-}
+  timeout 300 "${on_device[@]}" --gtest_list_tests --gtest_filter="$filter" </dev/null 2>"$scratch/listing" |
+    awk -v rows="${wanted[*]}" -v every="$every" '
+      BEGIN { split(rows, all, " "); for (i in all) row[substr(all[i], 5)] = all[i] }
+      /^[A-Za-z0-9_\/]+\.$/ { suite = $1; split(suite, part, "/"); mine = index(suite, "/") ? row[part[1]] : ""; next }
+      /^  / && mine != "" && (mine !~ /^ucp/ || ++seen[mine] % every == 0) { print mine "\t" suite $1 }' \
+      >"$out/listed" ||
+    { cat "$scratch/listing" >&2; echo 'ucx.sh: it cannot list its cases' >&2; exit 1; }
+}
+
+: >"$out/listed"
+((${#wanted[@]} == 0)) || list_cases
 
 # Batches of a row have one case each of every part of it. UCT's rows come first; within each kind those of all rows are
 # mixed by how far they are in theirs.
@@ -246,13 +293,15 @@ if ((again)); then
   work_off $(((jobs + 3) / 4))
 fi
 
+for row in "${wanted_perf[@]}"; do run_perftest "$row"; done
+
 # The last time that a case ran counts.
 awk -F'\t' '{ key = $1 FS $3; if (!(key in line)) order[++n] = key; else again[key]; line[key] = $0 }
   END { for (i = 1; i <= n; i++) print line[order[i]] FS (order[i] in again ? "again" : "") }' "$out/cases" \
   >"$scratch/last"
 echo '| suite | cases | run | passed | of these at a second time | failed | crashed | slow | skipped |'
 echo '|---|---|---|---|---|---|---|---|---|'
-for row in "${wanted[@]}"; do
+for row in "${wanted[@]}" "${wanted_perf[@]}"; do
   awk -F'\t' -v row="$row" 'FILENAME == ARGV[1] { listed += $1 == row; next }
     $1 == row { n[$2]++; all++; if ($2 == "passed" && $6 == "again") second++ }
     END { printf "| `%s` | %d | %d | %d | %d | %d | %d | %d | %d |\n", row, listed, all, n["passed"], second,

@@ -19,9 +19,11 @@ import sys
 import time
 from pathlib import Path
 
+from plain import PLAIN
 from programs import PROGRAMS, WRONG
 
 HERE = Path(__file__).resolve().parent
+EVERY = PROGRAMS + PLAIN
 ADDRESSES = ["10.0.0.1", "10.0.0.2"]  # of interop/faults.sh's own network
 # What a program that tells of an error says, of whatever kind.
 TELLS = re.compile(
@@ -193,10 +195,11 @@ class Cell:
                 words += ["--fault", self.script()]
         return words + ["--"]
 
-    def words(self, line):
+    def words(self, line, index=0):
         on, faulty = (shlex.join(self.device(is_it, int(is_it))) for is_it in (False, True))
         line = line.replace(";", r"\;")
         values = {"port": self.port, "at": self.at, "dir": self.folder, "on": on, "faulty": faulty}
+        values["own"] = ADDRESSES[index]
         return shlex.split(line.format(**values))
 
     def start(self):
@@ -207,7 +210,7 @@ class Cell:
             return {"ranks": Side(self.words(self.program.client), log("ranks"), env)}
         line = ["stdbuf", "-oL", "env", "-C", str(self.folder)]
         server = self.device(self.is_peers, 0) + line + self.words(self.program.server)
-        client = self.device(not self.is_peers, 1) + line + self.words(self.program.client)
+        client = self.device(not self.is_peers, 1) + line + self.words(self.program.client, 1)
         sides = {"server": Side(server, log("server"), env)}
         self.wait_for(sides["server"])
         sides["client"] = Side(client, log("client"), env)
@@ -218,9 +221,12 @@ class Cell:
         until = time.monotonic() + 10
         port = self.port if self.program.kind == "tcp" else self.program.listens
         while time.monotonic() < until and not server.ended():
-            if port and listens(port):
+            if self.program.ready:
+                if re.search(self.program.ready, server.said()):
+                    return
+            elif port and listens(port):
                 return
-            if not port and "bellpush: mlx5_0: " in server.said():
+            elif not port and "bellpush: mlx5_0: " in server.said():
                 time.sleep(0.5)
                 return
             time.sleep(0.01)
@@ -358,9 +364,9 @@ def counts(results, out):
 def table(results, out):
     """A part for each package, a row for each fault: one with a column for each program would be too wide."""
     faults = sorted({result["fault"] for result in results}, key=lambda name: (name != "none", name))
-    for package in dict.fromkeys(program.package for program in PROGRAMS):
+    for package in dict.fromkeys(program.package for program in EVERY):
         cells = {}
-        names = [program.name for program in PROGRAMS if program.package == package]
+        names = [program.name for program in EVERY if program.package == package]
         for result in results:
             cells.setdefault((result["program"], result["fault"]), []).append(result)
         names = [name for name in names if any(key[0] == name for key in cells)]
@@ -368,7 +374,7 @@ def table(results, out):
             continue
         print(f"\n### {package}\n\n| fault | " + " | ".join(f"`{name}`" for name in names), "|", file=out)
         print("|---" * (len(names) + 1) + "|", file=out)
-        compares = {program.name: program.compares for program in PROGRAMS}
+        compares = {program.name: program.compares for program in EVERY}
         print("| compares | " + " | ".join(compares[name] for name in names) + " |", file=out)
         for fault in faults:
             row = [cell_of(cells[name, fault]) if (name, fault) in cells else "" for name in names]
@@ -406,7 +412,7 @@ def prepare(program, folder, out):
 
 def missing(program):
     """What a program wants and this machine does not have."""
-    wants = [program.needs] + [f"mpicc.{library}" for library in re.findall(r"{dir}/mpi-(\w+)", program.client)[:1]]
+    wants = program.needs + [f"mpicc.{library}" for library in re.findall(r"{dir}/mpi-(\w+)", program.client)[:1]]
     return [name for name in wants if not shutil.which(name)]
 
 
@@ -415,7 +421,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to write one takes longer than a cell has
     scripts = sorted(HERE.glob("*.toml"))
     faults = [fault for fault in [None, *scripts] if wanted(options.faults, fault.stem if fault else "none")]
-    programs = [program for program in PROGRAMS if wanted(options.programs, program.name)]
+    programs = [program for program in EVERY if wanted(options.programs, program.name)]
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0
@@ -427,6 +433,8 @@ def main():
                 continue
             whole = None
             for fault in [fault for fault in faults for _ in range(options.rounds)]:
+                if fault and program in PLAIN:
+                    continue
                 if program.kind == "ranks" and fault and fault.stem.startswith("peer-"):
                     continue  # ranks are each other's peers
                 port += 1

@@ -1,7 +1,7 @@
 """The programs of interop/faults.sh: how each is run, what says that it is through, and what it compares.
 
-`{port}` is a TCP port, `{at}` the server's address, `{dir}` a folder of the cell's own, `{on}` and `{faulty}` run a
-rank on a device without and with the fault. Kinds: of `tcp` the two exchange their addresses by TCP, of `cm` by
+`{port}` is a TCP port, `{at}` the server's address, `{own}` the side's, `{dir}` a folder of the cell's own, `{on}` and
+`{faulty}` run a rank on a device without and with the fault. Kinds: of `tcp` the two exchange their addresses by TCP, of `cm` by
 rdma_cm, each at an address of its own; `ranks` is one command that starts both.
 """
 
@@ -36,10 +36,12 @@ class Program:
     serves: bool = False  # its server goes on until it is stopped
     listens: int = 0  # a TCP port that its server listens on as well
     not_done: str = ""  # what it says where it says that it is through, and is not
+    ready: str = ""  # what its server says when it can be asked
+    wants: list = field(default_factory=list)  # programs that it starts
 
     @property
     def needs(self):
-        return (self.server or self.client).split()[0]
+        return [(self.server or self.client).split()[0], *self.wants]
 
 
 def perftest(line):
@@ -145,11 +147,11 @@ OFI = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
 FIO = "fio --name=x --ioengine=rdma --port={port} --bs=64k --size=48m --iodepth=16 --output-format=terse"
 
 
-def fi_pingpong(line):
-    line = f"fi_pingpong -p {line} -c -I 2000 -S 4096"
+def fi_pingpong(line, size=4096):
+    line = f"fi_pingpong -p {line} -c -I 2000 -S {size}"
+    done = f"{size >> 10}k +2k"
     return cm(
-        line + " {at}", "4k +2k", server=line, server_done="4k +2k", listens=47592, package="libfabric 1.17",
-        compares=BYTES,
+        line + " {at}", done, server=line, server_done=done, listens=47592, package="libfabric 1.17", compares=BYTES
     )
 
 

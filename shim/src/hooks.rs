@@ -30,8 +30,11 @@ use crate::tree::{self, Target};
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {
     extern "C" fn start() {
+        // SAFETY: the calling thread's own.
+        let before = unsafe { *libc::__errno_location() };
         signals::begin();
         let _ = catch_unwind(process::start); // without it there is no device
+        set_errno(before); // a program expects zero where it begins
     }
     start
 };

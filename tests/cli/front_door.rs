@@ -119,6 +119,8 @@ fn programs_under_faults_come_with_the_long_tests() {
         "qperf",
         "fio",
         "libfabric-bin",
+        "dapl2-utils",
+        "libiscsi-bin",
         "ucx-utils",
         "openmpi-bin",
         "libopenmpi-dev",

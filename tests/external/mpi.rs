@@ -1,4 +1,5 @@
-//! MPI, unmodified, on software devices: `bellpush run -- mpirun …`. Each rank has a device at an address of its own.
+//! MPI and OpenSHMEM, unmodified, on software devices: `bellpush run -- mpirun …`. Each rank has a device at an address of
+//! its own.
 //!
 //! The programs are the system's packages; where one is missing its test says so and ends.
 
@@ -28,18 +29,25 @@ const ONE_SIDED: &[&str] = &[
     "ucx",
 ];
 const MPICH: &[&str] = &["mpirun.mpich"];
+const OPEN_SHMEM: &[&str] =
+    &["oshrun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx"];
 
 /// Bytes that all ranks' devices send at least, where no message goes by another way.
 const SENT: &str = "5000000";
 
 /// `interop/mpi.c`, compiled by a library's own compiler.
 fn program(compiler: &str) -> Option<PathBuf> {
+    built("mpi", compiler)
+}
+
+/// A program of `interop/`, compiled by a library's own compiler.
+fn built(name: &str, compiler: &str) -> Option<PathBuf> {
     if !there(compiler) {
         return None;
     }
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mpi-{compiler}"));
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{compiler}"));
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-g", "-o"]).arg(&to).arg(root().join("interop/mpi.c"));
+    command.args(["-O1", "-g", "-o"]).arg(&to).arg(root().join(format!("interop/{name}.c")));
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(to)
@@ -64,6 +72,13 @@ fn checked(mpirun: &[&str], number: &str, transport: &str, program: &Path, parts
     assert!(said.contains(&format!("{number} ranks: all as it should be")), "{said}");
 }
 
+/// `interop/shmem.c`, whose processing elements leave without `shmem_finalize`.
+#[track_caller]
+fn elements(number: &str, transport: &str, program: &Path) {
+    let said = ranks(OPEN_SHMEM, number, transport, &[program.to_str().unwrap(), SENT]);
+    assert!(said.contains(&format!("{number} PEs: all as it should be")), "{said}");
+}
+
 #[test]
 fn open_mpi_over_ucx() {
     let _alone = alone();
@@ -73,6 +88,19 @@ fn open_mpi_over_ucx() {
         checked(OPEN_MPI, number, transport, &program, &parts);
     }
     checked(ONE_SIDED, "2", "dc_x", &program, &["messages", "one-sided"]);
+}
+
+#[test]
+fn open_shmem_over_ucx() {
+    let _alone = alone();
+    let Some(program) = built("shmem", "oshcc") else { return };
+    elements("2", "rc_x", &program);
+    elements("3", "dc_x", &program);
+    // What no device sends.
+    let words = [&["env", "UCX_TLS=rc_x,self"], OPEN_SHMEM, &["-n", "2"]].concat();
+    let ended = run(&[], &[&words[..], &[program.to_str().unwrap(), "1000000000"]].concat());
+    assert_ne!(ended.code, Some(0), "negative control");
+    assert!(ended.text.contains("not me != 0 || bytes >="), "{}", ended.text);
 }
 
 #[test]
@@ -99,6 +127,18 @@ fn open_mpi_over_every_transport() {
         // Over datagrams their end takes half a minute, which is UCX's timeout.
         for transport in ["rc_v", "rc_x", "dc_x"] {
             checked(ONE_SIDED, number, transport, &program, &["messages", "one-sided"]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "all transports take minutes"]
+fn open_shmem_over_every_transport() {
+    let _alone = alone();
+    let Some(program) = built("shmem", "oshcc") else { return };
+    for number in ["2", "4"] {
+        for transport in TRANSPORTS {
+            elements(number, transport, &program);
         }
     }
 }

@@ -66,20 +66,73 @@ fn batch() -> (String, usize) {
     (text, tests)
 }
 
+/// More sizes, and what options change: wildcards, unexpected messages, lists of pieces, headers, sleep, error handlers,
+/// many at once, memory that is registered before.
+fn longer_batch() -> (String, usize) {
+    let mut text = String::new();
+    let sizes = [8, 100, 1024, 8192, 65536, 1 << 20, 4 << 20];
+    for (bytes, times) in sizes.into_iter().zip([100, 100, 100, 50, 30, 10, 5]) {
+        for test in MESSAGES {
+            writeln!(text, "{test}_{bytes} -t {test} -s {bytes} -n {times} -w 2").unwrap();
+        }
+    }
+    for bytes in [4, 8] {
+        for test in ATOMICS {
+            writeln!(text, "{test}_{bytes} -t {test} -s {bytes} -n 100 -w 5").unwrap();
+        }
+    }
+    let options = [
+        ("tag_lat", "-C"),
+        ("tag_lat", "-U"),
+        ("tag_lat", "-E sleep"),
+        ("tag_lat", "-D iov -s 1000,9000"),
+        ("tag_lat", "-z -s 65536"),
+        ("tag_lat", "-B -s 4096"),
+        ("tag_bw", "-C -U"),
+        ("tag_bw", "-D iov,iov -s 16,4096,100"),
+        ("tag_bw", "-e -s 65536"),
+        ("tag_bw", "-O 16 -s 65536"),
+        ("stream_lat", "-r recv_data -s 1000"),
+        ("stream_bw", "-r recv_data -s 65536"),
+        ("stream_bw", "-e -s 4096"),
+        ("ucp_am_lat", "-H 32 -s 100"),
+        ("ucp_am_bw", "-H 32 -s 65536"),
+        ("ucp_put_lat", "-M serialized"),
+        ("ucp_put_bw", "-O 16 -s 65536"),
+        ("ucp_get", "-O 16 -s 65536"),
+    ];
+    for (test, options) in options {
+        let name = options.replace(' ', "");
+        writeln!(text, "{test}_{name} -t {test} {options} -n 50 -w 2").unwrap();
+    }
+    let tests = text.lines().count();
+    (text, tests)
+}
+
 #[test]
 #[ignore = "minutes: every test of ucx_perftest over every transport"]
 fn every_test_runs_over_every_transport() {
+    runs_all(batch(), &["rc_v", "rc_x", "dc_x", "ud_v", "ud_x", "ib", "all"]);
+}
+
+#[test]
+#[ignore = "a minute: sizes and options of ucx_perftest"]
+fn a_longer_list_runs_over_queues_made_by_commands() {
+    runs_all(longer_batch(), &["rc_x", "dc_x"]);
+}
+
+/// Runs a file of tests over one transport after the other: all end well.
+fn runs_all((text, tests): (String, usize), transports: &[&str]) {
     let _alone = alone();
     if !there("ucx_perftest") {
         return;
     }
-    let (text, tests) = batch();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ucx.batch");
     fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    for transport in ["rc_v", "rc_x", "dc_x", "ud_v", "ud_x", "ib", "all"] {
+    for transport in transports {
         // What is called all is what no choice at all is; shared memory then carries the most.
-        let choice = match transport {
+        let choice = match *transport {
             "all" => "UCX_TLS=all".into(),
             _ => format!("UCX_TLS={transport},self"),
         };
