@@ -215,8 +215,8 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
     let pattern = |c: &PostedCollapse| {
         format!(
             "while {} or more GPUs below one switch write to GPUs behind {} or more other root\n  \
-             ports at the same time, all these writes together get {} GB/s. Reads in place of these\n  \
-             writes lose nothing.",
+             ports at the same time, all these writes together get {} GB/s. Of reads in place of\n  \
+             these writes nobody has measured anything.",
             c.sources, c.roots, c.gb_per_s
         )
     };
@@ -227,9 +227,8 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
             None => short(&c.source),
         }
     };
-    let rounds = "let the receiver read in place of the sender writing, or let the GPUs of one\n  \
-                  switch write behind one root port at a time: with FILE of topo --save FILE,\n  \
-                  bellpush sim --topology FILE --flows 'A>B,C>D' prints rounds that do.";
+    let rounds = "let the GPUs of one switch write behind one root port at a time: with FILE of\n  \
+                  topo --save FILE, bellpush sim --topology FILE --flows 'A>B,C>D' prints rounds that do.";
     let (title, happens, seen, advice) = match collapse {
         Collapse::Seen(c) => (
             "Writes between GPUs that lose most of their rate (posted-write collapse):",
