@@ -329,12 +329,12 @@ fn chip_ns_is_in_what_crosses_a_chip() {
     };
     let id = |name: &str| inside.find(name).unwrap();
     let more = |t: &Topology, flow| ns(t, flow, 50.0) - ns(t, flow, 0.0);
-    let (gpu, other) = (id("gpu0"), id("gpu4"));
+    let (gpu, other) = (id("gpu0"), id("gpu2"));
     assert!(inside.route(gpu, other).in_chip);
     assert!((more(&inside, Flow::write(gpu, other)) - 50.0).abs() < 0.01);
     assert!((more(&inside, Flow::read(other, gpu)) - 100.0).abs() < 0.01);
     assert_eq!(more(&inside, Flow::write(gpu, id("gpu1"))), 0.0, "one virtual switch");
-    let outside = with(&[("crosses = true", "crosses = false")]);
+    let outside = with(&[APART]);
     assert_eq!(more(&outside, Flow::write(gpu, other)), 0.0, "by the root complex");
 }
 
@@ -374,8 +374,8 @@ fn caps_are_for_peers_alone() {
 #[test]
 fn a_profile_caps_peers_alone() {
     let cpu = ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7261");
-    let (free, naples) = (with(&[]), with(&[cpu]));
-    let own = with(&[cpu, ("id = \"rc1\"\n", "id = \"rc1\"\np2p_write_gb_per_s = 20.0\n")]);
+    let (free, naples) = (with(&[APART]), with(&[APART, cpu]));
+    let own = with(&[APART, cpu, ("id = \"rc1\"\n", "id = \"rc1\"\np2p_write_gb_per_s = 20.0\n")]);
     let peers = [("gpu0", "gpu2")];
     assert!(total(&free, &peers) > 50.0);
     let capped = total(&naples, &peers);
@@ -397,7 +397,7 @@ fn what_root_complexes_have_to_the_other_socket_is_each_ones() {
     let rome = with(&[
         ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7542"),
         ("gb_per_s = 128.0\n", ""),
-        ("crosses = true", "crosses = false"),
+        APART,
     ]);
     let far = |pairs: &[(&str, &str)]| total(&rome, pairs);
     let one = far(&[("gpu0", "gpu4")]);

@@ -8,7 +8,7 @@ use super::check::{Comparison, compare, unknowns, write_fans};
 use super::identity;
 use super::model::Kind;
 use super::nvidia_smi::Matrix;
-use super::p2p::{Collapse, KNOWN_COLLAPSES, PostedCollapse};
+use super::p2p::{Collapse, KNOWN_COLLAPSES, LOOKED_FOR, PostedCollapse};
 use super::tree::Tree;
 use crate::text::one_line;
 
@@ -244,13 +244,15 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
         Collapse::Unknown => {
             let seen: Vec<PostedCollapse> = KNOWN_COLLAPSES.iter().map(|k| k.seen()).collect();
             let places: Vec<String> = seen.iter().map(on).collect();
+            let others = LOOKED_FOR.map(|(platform, what)| format!("  {platform}: {what}."));
             (
                 "Writes between GPUs that may lose most of their rate (posted-write collapse):",
                 seen.first().map_or_else(String::new, pattern),
                 format!(
-                    "{}.\n  Whether it happens on this platform is unknown. Of others with switches that \
-                     report has\n  one that loses from four senders on, and one that never does.",
-                    places.join(", ")
+                    "{}.\n  Whether it happens on this platform is unknown. Elsewhere (on GitHub: \
+                     local-inference-lab/rtx6kpro):\n{}",
+                    places.join(", "),
+                    others.join("\n")
                 ),
                 format!("measure two such writes alone and at once. Where they lose,\n  {rounds}"),
             )
