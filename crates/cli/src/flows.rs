@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Axis, Flow, MOST_TRANSMISSIONS, Move, Origins, Params, Question, SimError, flow_transmissions,
-    schedule, simulate_flows, simulate_messages, warnings,
+    Axis, Flow, MOST_TRANSMISSIONS, Move, Origins, Params, Question, SimError, fair_writes,
+    flow_transmissions, schedule, simulate_flows, simulate_messages, warnings,
 };
 use bellpush::pcie::topology::{Kind, NodeId, Topology};
 use serde_json::{Value, json};
@@ -14,8 +14,12 @@ use crate::sim_marks;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Most flows at once: TLP by TLP, more would take minutes.
-const MOST: usize = 64;
+/// Most flows that are simulated: TLP by TLP, more would take minutes. Of more the rates are computed.
+pub const SIMULATED: usize = 64;
+/// Most flows at once: each of 90 GPUs to each other.
+const MOST: usize = 8192;
+/// What stands beside rates that are computed.
+const COMPUTED: &str = "by arithmetic: fair shares of links and root complexes, without queueing";
 
 /// Reads `gpu0>gpu1` (gpu0 writes into gpu1) and `gpu0<gpu1` (gpu0 reads from gpu1).
 fn parse(topology: &Topology, text: &str) -> Result<Flow> {
@@ -94,6 +98,16 @@ pub fn check_work(
     (messages, question): (Option<(u32, u32)>, Option<&Question>),
 ) -> Result<()> {
     let (_, flows) = parsed(topology, texts)?;
+    if flows.len() > SIMULATED {
+        let no = match () {
+            () if messages.is_some() => "--message has no part",
+            () if question.is_some() => "--what has no part",
+            () if flows.iter().any(|flow| flow.by == Move::Read) => "reads have no rate",
+            () => return Ok(()),
+        };
+        let (n, most) = (flows.len(), SIMULATED);
+        return Err(format!("--flows: {no} in {n} of them: more than {most} are computed").into());
+    }
     let beds = match question {
         Some(question) => question.beds(topology, params).map_err(|e| format!("--what {e}"))?,
         None => vec![(topology.clone(), params.clone())],
@@ -161,13 +175,18 @@ pub fn rows(
     messages: Option<(u32, u32)>,
 ) -> Result<Vec<Value>> {
     let (texts, flows) = parsed(topology, texts)?;
+    let is_computed = flows.len() > SIMULATED;
     let rates = match messages {
-        None => simulate_flows(topology, params, &flows),
-        Some(messages) => simulate_messages(topology, params, &flows, messages),
+        _ if is_computed => {
+            let ends: Vec<_> = flows.iter().map(|f| (f.from, f.to)).collect();
+            fair_writes(topology, &ends).map_err(|e| format!("{}: {e}", topology.name))?
+        }
+        None => simulate_flows(topology, params, &flows)
+            .map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?,
+        Some(messages) => simulate_messages(topology, params, &flows, messages)
+            .map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?,
     };
     let per_us = |rate: f64| messages.map(|(bytes, _)| 1000.0 * rate / f64::from(bytes));
-    let rates =
-        rates.map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?;
     let mut rows: Vec<Value> = texts
         .iter()
         .zip(&flows)
@@ -191,7 +210,7 @@ pub fn rows(
     let sum = rates.iter().sum::<f64>();
     rows.push(json!({
         "topology": topology.name, "flow": "all together", "gb_per_s": sum,
-        "messages_per_us": per_us(sum),
+        "messages_per_us": per_us(sum), "note": if is_computed { COMPUTED } else { "" },
     }));
     let told = warnings(topology, &flows);
     rows.extend(told.iter().map(|w| json!({ "topology": topology.name, "warning": w })));
@@ -220,15 +239,49 @@ mod tests {
 
     #[test]
     fn a_collapse_is_told_with_the_rounds_that_avoid_it() {
-        let rows = run(&["gpu0>gpu2", "gpu1>gpu6"]).unwrap();
+        let rows = run(&["gpu0>gpu4", "gpu1>gpu6"]).unwrap();
         assert!(rows[2]["gb_per_s"].as_f64().unwrap() < 3.0, "{rows:?}");
         assert!(rows[3]["warning"].as_str().unwrap().contains("collapse"), "{rows:?}");
         assert_eq!(
             (&rows[4]["flows"], &rows[5]["flows"]),
-            (&json!("gpu0>gpu2"), &json!("gpu1>gpu6"))
+            (&json!("gpu0>gpu4"), &json!("gpu1>gpu6"))
         );
-        let reads = run(&["gpu2<gpu0", "gpu6<gpu1"]).unwrap();
+        let reads = run(&["gpu4<gpu0", "gpu6<gpu1"]).unwrap();
         assert!(reads.len() == 3 && reads[2]["gb_per_s"].as_f64().unwrap() > 40.0, "{reads:?}");
+    }
+
+    /// Nine GPUs below a switch each: 72 flows are computed, and agree with what fewer of them have.
+    #[test]
+    fn many_flows_are_computed_and_say_so() {
+        let gpus = |n: usize| -> String {
+            let gpu = |i| format!("[[gpu]]\nid = \"gpu{i}\"\nparent = \"sw0\"\n");
+            (0..n).map(gpu).collect()
+        };
+        let tree = |n| {
+            let text = "[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n\
+                        [[switch]]\nid = \"sw0\"\nparent = \"rc0\"\n";
+            from_toml(&format!("{text}{}", gpus(n))).unwrap()
+        };
+        let params = Params::default();
+        let all = ["all-to-all".to_owned()];
+        let sum = |n| {
+            let rows = rows(&tree(n), &params, &all, None).unwrap();
+            (rows.last().unwrap()["gb_per_s"].as_f64().unwrap() / n as f64, rows)
+        };
+        let ((eight, simulated), (nine, computed)) = (sum(8), sum(9));
+        assert_eq!((simulated.len(), computed.len()), (57, 73));
+        assert_eq!(simulated[56]["note"], "");
+        assert_eq!(computed[72]["note"], COMPUTED);
+        assert!((nine / eight - 1.0).abs() < 0.02, "{nine} {eight}");
+        for (messages, texts, said) in [
+            (Some((64, 8)), &all[..], "--message has no part in 72 of them"),
+            (None, &vec!["gpu0<gpu1".to_owned(); 65][..], "reads have no rate in 65 of them"),
+        ] {
+            let error = check_work(&tree(9), &params, texts, (messages, None)).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+        }
+        let most = vec!["gpu0>gpu1".to_owned(); MOST + 1];
+        assert!(rows(&tree(2), &params, &most, None).unwrap_err().to_string().contains("at most"));
     }
 
     #[test]

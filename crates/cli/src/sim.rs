@@ -20,7 +20,7 @@ use crate::sim_marks;
 use crate::sim_options::Mode;
 use crate::sim_report::{Swept, render};
 use crate::sim_rows;
-use crate::sim_totals::{intervals, signs, totals};
+use crate::sim_totals::{bound, intervals, signs, totals};
 use crate::values::{self, to_csv};
 use crate::what::Answer;
 
@@ -232,7 +232,8 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let results = rows.iter().map(sim_rows::Row::json).collect();
         emit(args, out, "sim --validate", results, Ends::default())?;
         if args.json.is_none() && args.csv.is_none() {
-            write!(out, "{}{}{}", totals(&rows), intervals(&rows), signs(&rows))?;
+            let said = [totals(&rows), bound(&rows), intervals(&rows), signs(&rows)];
+            write!(out, "{}", said.concat())?;
         }
         return Ok(());
     }

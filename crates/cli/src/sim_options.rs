@@ -322,6 +322,10 @@ impl SimArgs {
             let params = params_of(&self.parameters(), topology)?;
             if mode == Mode::Flows {
                 let (_, flows) = flows::parsed(topology, &self.flows)?;
+                // Rates that are computed have no parameter.
+                if flows.len() > flows::SIMULATED && matches!(asked, Asked::Set(_)) {
+                    return Ok(false);
+                }
                 let beds = match &question {
                     Some(q) => q.beds(topology, &params).map_err(|e| format!("--what {e}"))?,
                     None => vec![(topology.clone(), params)],

@@ -4,17 +4,18 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Answer, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS,
-    HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB, LeftOut, Metric, Move,
-    NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, Standing, answer_copy_row, answer_peer_row,
-    copy_rows, crosses_sockets, iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop,
-    simulate_host_row, simulate_iommu_row, simulate_order,
+    Answer, COLLAPSE_ROWS, COPY_ROWS, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS,
+    H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB,
+    LeftOut, Metric, Move, NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, SECOND_COPY_ROWS,
+    Standing, THIRD_COPY_ROWS, answer_copy_row, answer_peer_row, crosses_sockets,
+    iommu_row_is_fitted, leave_one_out, simulate_curve, simulate_hop, simulate_host_row,
+    simulate_iommu_row, simulate_order,
 };
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What was known of a row when the model said its number: docs/pcie.md, Errors, defines the words.
+/// What was known of a row when the model said its number: docs/pcie-model.md, Errors, defines the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKind {
     /// A number of the model was fitted to it.
@@ -77,6 +78,11 @@ pub struct Row {
     pub mover: Option<(Move, String)>,
     /// Whether GPUs, NICs or other devices copy across sockets.
     pub crosses_sockets: bool,
+    /// Whether the model's answer is that to another row by construction: what tells the two apart has
+    /// no part in it. Such a row is no prediction of its own.
+    pub repeats: bool,
+    /// Number of the collection of copies that it is of; 0: of none.
+    pub collection: u8,
 }
 
 fn error_percent(model: f64, measured: f64) -> f64 {
@@ -98,7 +104,18 @@ impl Row {
             one_queue: None,
             mover: None,
             crosses_sockets: false,
+            repeats: false,
+            collection: 0,
         }
+    }
+
+    fn repeated(self, repeats: bool) -> Self {
+        Self { repeats, ..self }
+    }
+
+    /// Whether it is a rate, and not a time.
+    pub fn is_rate(&self) -> bool {
+        ["GB/s", "Gb/s"].iter().any(|unit| self.row.contains(unit))
     }
 
     fn note(self, note: &str) -> Self {
@@ -138,7 +155,8 @@ impl Row {
             "table": self.table, "row": self.row, "measured": self.measured, "model": self.model,
             "error_percent": self.error_percent(), "first_asked": self.first,
             "one_queue": self.one_queue, "kind": self.kind.name(), "published": self.published,
-            "crosses_sockets": self.crosses_sockets, "note": self.note,
+            "crosses_sockets": self.crosses_sockets, "repeats": self.repeats,
+            "collection": self.collection, "note": self.note,
         })
     }
 }
@@ -170,6 +188,7 @@ pub fn all(params: &Params) -> Result<Vec<Row>> {
     rows.extend(threads(params)?);
     rows.extend(ordering(params)?);
     rows.extend(copies(params)?);
+    rows.extend(collapse(params)?);
     rows.extend(sizes()?);
     Ok(rows)
 }
@@ -196,10 +215,19 @@ fn hosts() -> Result<Vec<Row>> {
             let kind = RowKind::known(check.is_known(metric, bytes));
             let row = Row::new(check.host.name, name, measured, model, kind);
             let note = check.residual(metric, bytes).unwrap_or_default();
-            rows.push(row.note(note).moved_by(mover_of(metric, format!("{bytes} B"))));
+            let mover = mover_of(metric, format!("{bytes} B"));
+            let repeats = is_repeated_write(check.host.name, metric, bytes);
+            rows.push(row.note(note).moved_by(mover).repeated(repeats));
         }
     }
     Ok(rows)
+}
+
+/// Whether a rate is one of writes into the other socket of a host whose writes of that size into the own
+/// socket are rows: posted writes wait for nothing, so that the model has both alike.
+fn is_repeated_write(host: &str, metric: Metric, bytes: u32) -> bool {
+    let own = HOST_ROWS.iter().any(|r| r.metric == metric && r.bytes == bytes);
+    own && metric == Metric::WriteGbps && host.ends_with(", other socket")
 }
 
 /// Hosts of pcie-bench behind an IOMMU.
@@ -215,7 +243,9 @@ fn translated(params: &Params) -> Result<Vec<Row>> {
                 let fitted = iommu_row_is_fitted((metric, bytes), window);
                 let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
                 let row = Row::new(&table, name, measured, model, RowKind::fitted(fitted));
-                rows.push(row.note(note).moved_by(mover_of(metric, size)));
+                // Where all pages of the window are held, the model is that without an IOMMU.
+                let fits = f64::from(window / 4) <= params.iotlb_entries;
+                rows.push(row.note(note).moved_by(mover_of(metric, size)).repeated(fits));
             }
         }
     }
@@ -287,20 +317,32 @@ fn peers(params: &Params) -> Result<Vec<Row>> {
 
 /// Copies on machines that others measured.
 fn copies(params: &Params) -> Result<Vec<Row>> {
-    let row = |r: &CopyRow| {
-        let answer = answer_copy_row(params, r)?;
-        let m = r.machine;
-        let mut note = m.source.to_owned();
-        if !m.assumed.is_empty() {
-            note += &format!("; assumed: {}", m.assumed);
-        }
-        let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
-        let (name, kind) = (format!("{}{unit}", r.what), RowKind::known(m.known_before));
-        let row = Row::new(m.name, name, r.measured, answer.now, kind);
-        let row = row.note(&note).moved_by(r.question.mover()).across(crosses_sockets(r));
-        Ok(row.answered(answer))
+    let collections = [&COPY_ROWS[..], &SECOND_COPY_ROWS, &THIRD_COPY_ROWS];
+    let of = |(collection, rows): (u8, &'static [CopyRow])| {
+        rows.iter().map(move |r| {
+            let kind = RowKind::known(r.machine.known_before);
+            copy(params, r, kind).map(|row| Row { collection, ..row })
+        })
     };
-    copy_rows().map(row).collect()
+    (1..).zip(collections).flat_map(of).collect()
+}
+
+/// Sets of flows on the machine whose posted writes collapse.
+fn collapse(params: &Params) -> Result<Vec<Row>> {
+    COLLAPSE_ROWS.iter().map(|r| copy(params, r, RowKind::Seen)).collect()
+}
+
+fn copy(params: &Params, r: &CopyRow, kind: RowKind) -> Result<Row> {
+    let answer = answer_copy_row(params, r)?;
+    let m = r.machine;
+    let mut note = m.source.to_owned();
+    if !m.assumed.is_empty() {
+        note += &format!("; assumed: {}", m.assumed);
+    }
+    let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
+    let row = Row::new(m.name, format!("{}{unit}", r.what), r.measured, answer.now, kind);
+    let row = row.note(&note).moved_by(r.question.mover()).across(crosses_sockets(r));
+    Ok(row.answered(answer))
 }
 
 /// Rates of the sizes of pcie-bench's sweep that its two hosts' tables do not have.

@@ -4,7 +4,7 @@
 //!
 //! Times are picoseconds in the simulation (`_ps`) and nanoseconds in parameters and results
 //! (`_ns`). Bandwidth is Gb/s (10⁹ bits) in the TLP arithmetic and GB/s (10⁹ bytes) elsewhere.
-//! `docs/pcie.md` describes the model and its validation.
+//! `docs/pcie-model.md` describes the model and its validation.
 
 #![forbid(unsafe_code)]
 

@@ -87,7 +87,7 @@ fn a_topology_without_peer_writes_is_no_error() {
 fn sim_flows_share_links_and_warn_of_collapses() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/machines/esc8000a-e13p.toml");
     let run = |flows: &str| sim(&["--topology", root, "--flows", flows]);
-    let text = run("gpu0>gpu2,gpu1>gpu6").unwrap();
+    let text = run("gpu0>gpu4,gpu1>gpu6").unwrap();
     assert!(text.contains("collapse to 2.7 GB/s") && text.contains("round 2"), "{text}");
     let dgx = ["--topology", "dgx-h100", "--flows", "gpu0>nic0,gpu1>nic0", "--message", "8"];
     let small = sim(&[&dgx[..], &["--in-flight", "256"]].concat()).unwrap();
@@ -101,14 +101,14 @@ fn sim_flows_share_links_and_warn_of_collapses() {
         assert!(error.contains(said), "{bytes}: {error}");
     }
     // A table of rates alone would not tell.
-    let flows = ["--topology", root, "--flows", "gpu0>gpu2,gpu1>gpu6", "--csv", "-"];
+    let flows = ["--topology", root, "--flows", "gpu0>gpu4,gpu1>gpu6", "--csv", "-"];
     let csv = sim(&flows).unwrap();
     assert!(csv.contains("collapse to 2.7 GB/s"), "{csv}");
     assert!(
         csv.lines().next().unwrap().contains("warning") && csv.contains("nearest_limits"),
         "{csv}"
     );
-    let reads = run("gpu2<gpu0,gpu6<gpu1").unwrap();
+    let reads = run("gpu4<gpu0,gpu6<gpu1").unwrap();
     assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));
     let error = sim(&["--topology", "desktop", "--flows", "nic0<gpu0"]).unwrap_err();

@@ -14,6 +14,9 @@ const PACKET_OVERHEAD_BYTES: u32 = 82;
 pub(super) const SECTOR_BYTES: u32 = 32;
 /// Path MTU.
 pub(super) const MTU_BYTES: u32 = 4096;
+/// Completions in which a GPU or NIC answers another device's reads, bytes. Assumed: no source states how
+/// one cuts its answers; `packets.rs` is of what copy engines themselves write and read.
+pub(super) const ANSWER_BYTES: u32 = 128;
 
 /// The endpoints of one host.
 #[derive(Debug, Clone, Copy)]
@@ -123,14 +126,14 @@ pub(super) fn attach_sm(sim: &mut Sim, node: u32, p: &Params, sms: Sms) -> Endpo
     out.unit_bytes = SECTOR_BYTES;
     out.overhead_bytes = [sms.slot_bytes; 3];
     let back = internal(4.0 * p.sm_port_gb_per_s * sms.blocks, p.sm_ns);
-    attach(sim, node, out, back, endpoint(sms.lines * sms.blocks, 0.0, 128, false))
+    attach(sim, node, out, back, endpoint(sms.lines * sms.blocks, 0.0, ANSWER_BYTES, false))
 }
 
 /// Adds a GPU's memory.
 pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     let way = internal(3000.0, p.hbm_ns);
     let out = ChannelSpec { joins: true, ..way };
-    attach(sim, node, out, way, endpoint(64.0, 0.0, 128, false))
+    attach(sim, node, out, way, endpoint(64.0, 0.0, ANSWER_BYTES, false))
 }
 
 /// What memory answers and takes at most, GB/s.
@@ -421,9 +424,9 @@ fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
     let host = Host {
         sm: attach_sm(sim, gpu, p, Sms::new(p.blocks, p.sm_read_lines)),
         hbm: attach_hbm(sim, gpu, p),
-        nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, 128, false)),
-        nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, 128, false)),
-        window: attach(sim, nic, way, way, endpoint(1.0, 0.0, 128, false)),
+        nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, ANSWER_BYTES, false)),
+        nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, ANSWER_BYTES, false)),
+        window: attach(sim, nic, way, way, endpoint(1.0, 0.0, ANSWER_BYTES, false)),
         memory: attach_memory(sim, socket, p, rates),
         cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),
         nic_memory: sim.add_server(),

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::flows::{Flow, Move};
-use crate::topology::{Collapse, Kind, NodeId, Topology};
+use crate::topology::{Collapse, Kind, LoadError, NodeId, Topology, fair_rates_within};
 
 /// Writes of one source switch that go up to root complexes at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +65,18 @@ pub(super) fn collapsed(t: &Topology, flows: &[Flow]) -> Vec<(Fan, f64)> {
     let Collapse::Seen(c) = t.collapse() else { return Vec::new() };
     let hit = |f: &Fan| f.sources >= c.sources as usize && f.roots >= c.roots as usize;
     fans(t, flows).into_iter().filter(hit).map(|f| (f, c.gb_per_s)).collect()
+}
+
+/// Rates of writes from one end to another that run at once, by arithmetic: their fair shares of links and
+/// root complexes, and of what fans that collapse have, GB/s.
+///
+/// # Errors
+/// As [`fair_rates`](crate::topology::fair_rates).
+pub fn fair_writes(t: &Topology, ends: &[(NodeId, NodeId)]) -> Result<Vec<f64>, LoadError> {
+    let flows: Vec<Flow> = ends.iter().map(|&(from, to)| Flow::write(from, to)).collect();
+    let fans = collapsed(t, &flows);
+    let caps: Vec<_> = fans.into_iter().map(|(fan, gb_per_s)| (fan.flows, gb_per_s)).collect();
+    fair_rates_within(t, ends, &caps)
 }
 
 /// Flows that are not of the fan and wait behind it: their data leave one of its sources, or go up

@@ -1,7 +1,9 @@
 //! Copies on machines that others measured: what the model is asked of each row, and the machine as
 //! the row's source states it. The machines are in `copy_machines.rs`, the rows in `copy_rows.rs`;
 //! those of a second collection, which was asked after two rules of `first.rs` were written, in
-//! `second_machines.rs` and `second_rows.rs`; those of a third, after all of them, in `third_rows.rs`.
+//! `second_machines.rs` and `second_rows.rs`; those of a third, after all of them, in `third_rows.rs`;
+//! those of the machine whose writes collapse, which were seen before they were asked, in
+//! `collapse_rows.rs`.
 //!
 //! # Which rows
 //! A row is taken if the model can be asked for it without a choice:
@@ -89,6 +91,8 @@ pub struct CopyMachine {
     pub device_gb_per_s: f64,
     /// Rounds of a source that copies with PyTorch, whose copies wait for each other; 0: it does not.
     pub torch_rounds: u32,
+    /// Whether its posted writes are known to collapse, as the first of `KNOWN_COLLAPSES` has it.
+    pub collapses: bool,
     /// Whether rows of it were read before the rules that they ask about were written.
     pub known_before: bool,
     /// How many of the rules of `first.rs` had been written when its rows were read.

@@ -16,11 +16,15 @@
 //! CUDA defines as one copy each way at once.
 //!
 //! A copy is 256 MB, milliseconds: what it waits for between two of them is left out, and rates are
-//! those of [`fair_rates`].
+//! those of [`fair_rates`], where the machine's posted writes collapse no more than that
+//! ([`fair_writes`]).
+//!
+//! [`fair_rates`]: crate::topology::fair_rates
 
 use std::collections::HashMap;
 
-use crate::topology::{LoadError, NodeId, Topology, fair_rates};
+use super::collapse::fair_writes;
+use crate::topology::{LoadError, NodeId, Topology};
 
 /// Copies that a GPU sends at once.
 const AT_ONCE: usize = 1;
@@ -76,7 +80,7 @@ fn issue(ends: &[(NodeId, NodeId)], stream: CopyStream, rounds: u32) -> Vec<Issu
 /// their bytes over the time until the last has ended, GB/s.
 ///
 /// # Errors
-/// As [`fair_rates`].
+/// As [`fair_rates`](crate::topology::fair_rates).
 pub(super) fn simulate_in_order(
     topology: &Topology,
     ends: &[(NodeId, NodeId)],
@@ -100,7 +104,7 @@ pub(super) fn simulate_in_order(
         running.sort_unstable_by_key(|&i| all[i].ends);
         let pairs: Vec<(NodeId, NodeId)> = running.iter().map(|&i| all[i].ends).collect();
         if !known.contains_key(&pairs) {
-            known.insert(pairs.clone(), fair_rates(topology, &pairs)?);
+            known.insert(pairs.clone(), fair_writes(topology, &pairs)?);
         }
         let rates = &known[&pairs];
         let until = running.iter().zip(rates).map(|(&i, rate)| all[i].left / rate);

@@ -23,9 +23,6 @@ use crate::topology::{Kind, Topology};
 /// Share of its value by which rules have to move a row.
 pub const MOVED: f64 = 0.01;
 
-/// Share up to which two rates are a tie.
-pub const TIE: f64 = 0.02;
-
 /// A row as the model has it, now and when it was first asked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Answer {

@@ -1,7 +1,7 @@
 //! Streams between devices of one host, side by side: what each gets where they share links.
 
 use super::build::{
-    MemoryRates, Nodes, PeerLimits, add_host, attach_dram, attach_hbm, attach_memory,
+    ANSWER_BYTES, MemoryRates, Nodes, PeerLimits, add_host, attach_dram, attach_hbm, attach_memory,
 };
 use super::collapse::collapsed;
 use super::{
@@ -164,8 +164,13 @@ impl<'a> Streams<'a> {
 
     /// The engine of a device that copies, with so many read requests open.
     fn engine(&mut self, node: NodeId, tags: f64) -> EndpointId {
-        let completer =
-            Completer { latency_ps: 0, piece_ps: 0, rcb_bytes: 128, merges: false, wait_ps: 0 };
+        let completer = Completer {
+            latency_ps: 0,
+            piece_ps: 0,
+            rcb_bytes: ANSWER_BYTES,
+            merges: false,
+            wait_ps: 0,
+        };
         let spec = EndpointSpec {
             tags: tags.clamp(1.0, 1e6) as u32,
             completer,

@@ -12,6 +12,9 @@ fn with(changes: &[(&str, &str)]) -> Topology {
     from_toml(&text).unwrap()
 }
 
+/// Chips whose switches reach each other through the root complexes alone.
+const APART: (&str, &str) = ("crosses = true", "crosses = false");
+
 fn acs() -> Topology {
     let acs = |p: &'static str, to: &'static str| (p, to);
     with(&[
@@ -61,7 +64,7 @@ fn acs_costs_one_way_traffic_its_latency_alone() {
 
 #[test]
 fn a_chips_own_way_does_not_need_the_uplinks() {
-    let pair = [("gpu0", "gpu4"), ("gpu4", "gpu0")];
+    let pair = [("gpu0", "gpu2"), ("gpu2", "gpu0")];
     let slow = |t: &str| {
         let switch = |n: &str| format!("parent = \"rp{n}\"\n");
         ["0", "1", "2", "3"].iter().fold(t.to_owned(), |text, n| {
@@ -70,8 +73,8 @@ fn a_chips_own_way_does_not_need_the_uplinks() {
     };
     let (fast, slowed) = (with(&[]), from_toml(&slow(MACHINE)).unwrap());
     assert!((total(&slowed, &pair) / total(&fast, &pair) - 1.0).abs() < 0.01);
-    // Another chip is reached through the uplinks: Gen2 x16 is 8 GB/s each way.
-    let other = [("gpu0", "gpu6"), ("gpu6", "gpu0")];
+    // Another chip is reached through the uplinks: Gen2 x16 is 8 GB/s each way. Its source has 14.
+    let other = [("gpu0", "gpu4"), ("gpu4", "gpu0")];
     let got = total(&slowed, &other);
     assert!(got < 16.0 && got > 13.0, "{got}");
 }
@@ -88,10 +91,8 @@ fn flows_of_two_virtual_switches_share_nothing_and_those_of_one_share_its_uplink
 
 #[test]
 fn a_root_complex_throttles_reads_and_writes_apart() {
-    let t = with(&[(
-        "socket = \"s0\"\n",
-        "socket = \"s0\"\np2p_read_gb_per_s = 5.0\np2p_write_gb_per_s = 20.0\n",
-    )]);
+    let limits = "socket = \"s0\"\np2p_read_gb_per_s = 5.0\np2p_write_gb_per_s = 20.0\n";
+    let t = with(&[APART, ("socket = \"s0\"\n", limits)]);
     let ends = (t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     let rate = |flow| simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0];
     let (write, read) = (rate(Flow::write(ends.0, ends.1)), rate(Flow::read(ends.0, ends.1)));
@@ -102,7 +103,7 @@ fn a_root_complex_throttles_reads_and_writes_apart() {
 fn small_peer_reads_cost_rate() {
     let rate = |bytes: u32| {
         let change = format!("socket = \"s0\"\np2p_read_bytes = {bytes}\np2p_read_slots = 16\n");
-        let t = with(&[("socket = \"s0\"\n", &change)]);
+        let t = with(&[APART, ("socket = \"s0\"\n", &change)]);
         let flow = Flow::read(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
         simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0]
     };
@@ -113,7 +114,7 @@ fn small_peer_reads_cost_rate() {
 
 #[test]
 fn a_shared_root_complex_is_shared() {
-    let t = with(&[("id = \"rc0\"\n", "id = \"rc0\"\nmesh_gb_per_s = 30.0\n")]);
+    let t = with(&[APART, ("id = \"rc0\"\n", "id = \"rc0\"\nmesh_gb_per_s = 30.0\n")]);
     let both = total(&t, &[("gpu0", "gpu2"), ("gpu1", "gpu3")]);
     assert!((both / 30.0 - 1.0).abs() < 0.03, "{both}");
 }
@@ -186,7 +187,7 @@ fn without_peer_reads_there_is_push_and_no_pull() {
 #[test]
 fn numa_nodes_of_a_socket_are_farther_apart() {
     let numa = |of: &str| {
-        let text = MACHINE.replace(
+        let text = MACHINE.replace(APART.0, APART.1).replace(
             "[[chip]]\nid = \"A\"",
             "[[numa]]\nid = \"n0\"\nsocket = \"s0\"\n[[numa]]\nid = \"n1\"\nsocket = \"s0\"\n\
              [[chip]]\nid = \"A\"",
@@ -221,15 +222,14 @@ fn a_switchs_latency_is_in_its_links_credit_loop() {
 
 #[test]
 fn small_reads_fall_with_the_distance_of_the_completer() {
-    let t = with(&[]);
+    let (t, apart) = (with(&[]), with(&[APART]));
     let p = Params { copy_tags: 32.0, ..Params::default() };
-    let id = |name: &str| t.find(name).unwrap();
     let mut last = f64::INFINITY;
     // Under one switch, inside the chip, through the socket, across sockets.
-    for far in ["gpu1", "gpu4", "gpu2", "gpu6"] {
-        let flow = Flow::read(id(far), id("gpu0"));
-        let rate = simulate_small(&t, &p, flow, 64, 128).unwrap();
-        let little = 32.0 * 64.0 / flow_latency_ns(&t, &p, flow, 64).unwrap();
+    for (t, far) in [(&t, "gpu1"), (&t, "gpu2"), (&apart, "gpu2"), (&t, "gpu4")] {
+        let flow = Flow::read(t.find(far).unwrap(), t.find("gpu0").unwrap());
+        let rate = simulate_small(t, &p, flow, 64, 128).unwrap();
+        let little = 32.0 * 64.0 / flow_latency_ns(t, &p, flow, 64).unwrap();
         assert!((rate / little - 1.0).abs() < 0.03, "{far}: {rate} {little}");
         assert!(rate < last, "{far}: {rate} {last}");
         last = rate;
@@ -329,12 +329,12 @@ fn chip_ns_is_in_what_crosses_a_chip() {
     };
     let id = |name: &str| inside.find(name).unwrap();
     let more = |t: &Topology, flow| ns(t, flow, 50.0) - ns(t, flow, 0.0);
-    let (gpu, other) = (id("gpu0"), id("gpu4"));
+    let (gpu, other) = (id("gpu0"), id("gpu2"));
     assert!(inside.route(gpu, other).in_chip);
     assert!((more(&inside, Flow::write(gpu, other)) - 50.0).abs() < 0.01);
     assert!((more(&inside, Flow::read(other, gpu)) - 100.0).abs() < 0.01);
     assert_eq!(more(&inside, Flow::write(gpu, id("gpu1"))), 0.0, "one virtual switch");
-    let outside = with(&[("crosses = true", "crosses = false")]);
+    let outside = with(&[APART]);
     assert_eq!(more(&outside, Flow::write(gpu, other)), 0.0, "by the root complex");
 }
 
@@ -374,8 +374,8 @@ fn caps_are_for_peers_alone() {
 #[test]
 fn a_profile_caps_peers_alone() {
     let cpu = ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7261");
-    let (free, naples) = (with(&[]), with(&[cpu]));
-    let own = with(&[cpu, ("id = \"rc1\"\n", "id = \"rc1\"\np2p_write_gb_per_s = 20.0\n")]);
+    let (free, naples) = (with(&[APART]), with(&[APART, cpu]));
+    let own = with(&[APART, cpu, ("id = \"rc1\"\n", "id = \"rc1\"\np2p_write_gb_per_s = 20.0\n")]);
     let peers = [("gpu0", "gpu2")];
     assert!(total(&free, &peers) > 50.0);
     let capped = total(&naples, &peers);
@@ -397,7 +397,7 @@ fn what_root_complexes_have_to_the_other_socket_is_each_ones() {
     let rome = with(&[
         ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7542"),
         ("gb_per_s = 128.0\n", ""),
-        ("crosses = true", "crosses = false"),
+        APART,
     ]);
     let far = |pairs: &[(&str, &str)]| total(&rome, pairs);
     let one = far(&[("gpu0", "gpu4")]);

@@ -125,11 +125,11 @@ mod tests {
             "{all} predicted before they were read: {a} within 5 %, {b} within 10 %, {c} within"
         );
         assert!(results.contains(&said), "docs/results/pcie.md does not say: {said}");
-        let page = include_str!("../../../../docs/pcie.md").replace('\n', " ");
+        let page = include_str!("../../../../docs/pcie-model.md").replace('\n', " ");
         let said = format!(
             "the {all} predicted ones {a} are within 5 %, {b} within 10 % and {c} within 15 %"
         );
-        assert!(page.contains(&said), "docs/pcie.md does not say: {said}");
+        assert!(page.contains(&said), "docs/pcie-model.md does not say: {said}");
     }
 
     #[test]

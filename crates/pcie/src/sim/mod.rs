@@ -22,6 +22,7 @@ mod calendar;
 mod calibrate;
 mod channel;
 mod collapse;
+mod collapse_rows;
 mod copies;
 mod copy_machines;
 mod copy_order;
@@ -70,14 +71,15 @@ pub use program::{EndpointId, Load, LoadResult, Program, RingId, ServerId, Step,
 
 pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
-pub use collapse::{Fan, fans, schedule, warnings};
+pub use collapse::{Fan, fair_writes, fans, schedule, warnings};
+pub use collapse_rows::COLLAPSE_ROWS;
 pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, SwitchAt};
 pub use copy_order::CopyStream;
 pub use copy_rows::{COPY_ROWS, copy_rows};
 pub use copy_sim::{crosses_sockets, simulate_copy_row, simulate_copy_row_first};
 pub use decides::{Decides, decides, flows_decided};
 pub use derivatives::{Derivative, derivatives};
-pub use first::{Answer, MOVED, TIE, answer_copy_row, answer_peer_row};
+pub use first::{Answer, MOVED, answer_copy_row, answer_peer_row};
 pub use fit::{Group, LeftOut, leave_one_out};
 pub use flows::{
     Flow, Move, flow_latency_ns, flow_transmissions, simulate_flows, simulate_messages,

@@ -127,11 +127,11 @@ fn relaxed_completions_pass_writes() {
     assert!(relaxed < 1200.0 && strict > 3.0 * relaxed, "{strict} {relaxed}");
 }
 
-/// Published rates as docs/pcie.md has them. What is missed by a quarter or more is named there.
+/// Published rates as docs/pcie-model.md has them. What is missed by a quarter or more is named there.
 #[test]
 fn published_rates_with_and_without_an_order() {
     let p = Params::default();
-    let page = include_str!("../../../../docs/pcie.md");
+    let page = include_str!("../../../../docs/pcie-model.md");
     let mut missed = Vec::new();
     for r in ORDER_ROWS {
         let model = simulate_order(&p, &r.machine).unwrap();
@@ -145,7 +145,7 @@ fn published_rates_with_and_without_an_order() {
                 "| {}, writes {what} | {want} | {got:.1} | {error:+.1} % | {known} |",
                 r.name
             );
-            assert!(page.contains(&line), "docs/pcie.md has another: {line}");
+            assert!(page.contains(&line), "docs/pcie-model.md has another: {line}");
             if error.abs() > 10.0 {
                 missed.push((r.source, what));
             }

@@ -14,6 +14,8 @@ pub enum Standing {
     OneSwitch,
     /// Below one switch whose ports have ACS redirection.
     OneSwitchAcs,
+    /// Below two virtual switches of one chip, which peer traffic does not leave.
+    OneChip,
     /// On root ports of one socket.
     OneSocket,
     /// On root ports of two sockets.
@@ -88,8 +90,9 @@ const ROME: Machine =
 pub const PEER_ROWS: [PeerRow; 16] = [
     row(ESC8000A, Standing::OneSwitch, Traffic::BothWrite, 103.0),
     row(ESC8000A, Standing::OneSwitchAcs, Traffic::BothWrite, 50.0),
-    // Of two chips; about 103, and 94 to 95.
-    row(ESC8000A, Standing::OneSocket, Traffic::BothWrite, 103.0),
+    // About 103, which an uplink at Gen2 leaves as it is, so the chip's own way; and 94 to 95. Until its source's
+    // matrix was read again, the first stood here as of two chips over the socket: the model had the same 112.1.
+    row(ESC8000A, Standing::OneChip, Traffic::BothWrite, 103.0),
     row(ESC8000A, Standing::TwoSockets, Traffic::BothWrite, 94.5),
     row(ESC8000A, Standing::TwoSockets, Traffic::Write, 36.8),
     row(TURIN, Standing::OneSocket, Traffic::Write, 56.57),
@@ -100,7 +103,9 @@ pub const PEER_ROWS: [PeerRow; 16] = [
     row(GENOA, Standing::OneSocket, Traffic::BothWrite, 103.0),
     row(GENOA, Standing::TwoSockets, Traffic::Write, 39.0),
     row(GENOA, Standing::TwoSockets, Traffic::BothWrite, 64.0),
-    row(ONE_CPU, Standing::OneSwitch, Traffic::Read, 54.3),
+    // p2pmark copies its pairs on a stream of the source. Until its source was read again the row stood here as of
+    // one GPU that reads, as p2pmark's page has it: the model had 55.6.
+    row(ONE_CPU, Standing::OneSwitch, Traffic::Write, 54.3),
     row(ROME, Standing::OneSocket, Traffic::BothWrite, 50.1),
     row(ROME, Standing::TwoSockets, Traffic::BothWrite, 40.5),
 ];
@@ -115,6 +120,9 @@ fn machine(row: &PeerRow, without: &str) -> Topology {
     for s in 0..sockets {
         b.add(&format!("s{s}"), Kind::Socket, None, None, None);
     }
+    if standing == Standing::OneChip {
+        b.chip("chip", Some(true));
+    }
     if sockets == 2 {
         b.unknown_interconnect("s0", "s1");
     }
@@ -122,13 +130,17 @@ fn machine(row: &PeerRow, without: &str) -> Topology {
         let (rc, gpu) = (format!("rc{i}"), format!("gpu{i}"));
         let socket = format!("s{}", if sockets == 2 { i } else { 0 });
         b.add(&rc, Kind::RootComplex, Some(&socket), None, None).p2p = p2p;
-        let switched = matches!(standing, Standing::OneSwitch | Standing::OneSwitchAcs);
-        if switched && i == 0 {
-            let acs = standing == Standing::OneSwitchAcs;
-            b.add("sw0", Kind::Switch, Some(&rc), link, None).acs = acs;
+        let parent = match standing {
+            Standing::OneSwitch | Standing::OneSwitchAcs => "sw0".to_owned(),
+            Standing::OneChip => format!("sw{i}"),
+            Standing::OneSocket | Standing::TwoSockets => rc.clone(),
+        };
+        if parent == format!("sw{i}") {
+            let switch = b.add(&parent, Kind::Switch, Some(&rc), link, None);
+            switch.acs = standing == Standing::OneSwitchAcs;
+            switch.chip = (standing == Standing::OneChip).then(|| "chip".to_owned());
         }
-        let parent = if switched { "sw0" } else { &rc };
-        let gpu = b.add(&gpu, Kind::Gpu, Some(parent), link, None);
+        let gpu = b.add(&gpu, Kind::Gpu, Some(&parent), link, None);
         gpu.packet_bytes = Some(row.packet_bytes).filter(|bytes| *bytes > 0);
     }
     b.finish().expect("legal by construction")
@@ -216,6 +228,7 @@ mod tests {
             let way = t.route(flows[0].from, flows[0].to).nodes.len();
             let nodes = match r.standing {
                 Standing::OneSwitch => 3,
+                Standing::OneChip => 4,
                 // The root complex turns it.
                 Standing::OneSwitchAcs | Standing::OneSocket => 5,
                 Standing::TwoSockets => 6,

@@ -128,7 +128,10 @@ fn a_profile_makes_known_what_it_says() {
     };
     let (small, large) = (Goal::Latency(8), Goal::Latency(256 << 10));
     for (cpu, path, goal, unknown) in [
-        ("AMD EPYC 9575F", PathModel::Pull, Goal::Rate, 0),
+        ("AMD EPYC 9575F", PathModel::Pull, small, 0),
+        ("AMD EPYC 9575F", PathModel::Pull, Goal::Rate, 2),
+        ("AMD EPYC 9575F", PathModel::PushKernel, Goal::Rate, 0),
+        ("Threadripper PRO 7955WX", PathModel::Pull, Goal::Rate, 0),
         ("AMD EPYC 9374F", PathModel::PushKernel, Goal::Rate, 0),
         ("AMD EPYC 9374F", PathModel::Pull, small, 2),
         ("NVIDIA Grace", PathModel::Pull, small, 0),

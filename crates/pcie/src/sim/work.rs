@@ -1,14 +1,11 @@
 //! How much there is to simulate: TLP transmissions, which take the time.
 
-use super::build::MTU_BYTES;
+use super::build::{ANSWER_BYTES, MTU_BYTES};
 use super::ops::runs;
 use super::{Params, PathModel, TestBedSpec};
 
 /// Most TLP transmissions of one command: a minute or two of one core.
 pub const MOST_TRANSMISSIONS: f64 = 4e8;
-
-/// Bytes to which a GPU cuts completions.
-const COMPLETION_BYTES: f64 = 128.0;
 
 /// TLP transmissions, each hop counted, that [`predict`](super::predict) simulates of a path and
 /// size, within a factor of two and a half; 0 where the path does not carry the size. It knows the
@@ -27,7 +24,7 @@ pub fn transmissions(spec: TestBedSpec<'_>, path: PathModel, bytes: u32, in_flig
     let (near, times) = match path {
         PathModel::PushInband => (store.min(peer) * p.inband_data_bytes / 64.0, 1.0),
         PathModel::PushKernel | PathModel::PushBlueflame => (store.min(peer), 1.0),
-        PathModel::Pull => (COMPLETION_BYTES.min(peer), 1.0),
+        PathModel::Pull => (f64::from(ANSWER_BYTES).min(peer), 1.0),
         PathModel::Staged => (store, 2.0),
     };
     // Beside the links there are the ways inside GPU and NIC; at the far host the NIC writes.

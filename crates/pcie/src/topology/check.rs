@@ -139,8 +139,9 @@ fn nics(
 
 /// A switch from which GPUs can write to GPUs behind several other root ports at once.
 ///
-/// On some platforms such writes were seen to lose 75 to 95 % of their rate ("collapse"), while
-/// reads of the same pattern lost nothing ([`KNOWN_COLLAPSES`]). The cause is not known.
+/// On some platforms such writes were seen to lose 75 to 95 % of their rate ("collapse",
+/// [`KNOWN_COLLAPSES`]). The cause is not known, and of reads of the same pattern nobody has measured
+/// anything.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WriteFan {
     /// Upstream port of the switch.

@@ -69,6 +69,25 @@ pub fn fair_rates(topology: &Topology, flows: &[(NodeId, NodeId)]) -> Result<Vec
     Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
 }
 
+/// The same where some sets of the flows have no more than a rate together.
+///
+/// # Errors
+/// As [`fair_rates`].
+pub(crate) fn fair_rates_within(
+    topology: &Topology,
+    flows: &[(NodeId, NodeId)],
+    caps: &[(Vec<usize>, f64)],
+) -> Result<Vec<f64>, LoadError> {
+    let mut all = shared(topology, flows)?;
+    for (set, gb_per_s) in caps.iter().filter(|(set, _)| !set.is_empty()) {
+        let (from, to) = flows[set[0]];
+        let mut cap = Shared::new(Narrowest::Link(from, to), flows.len());
+        set.iter().for_each(|&flow| cap.carry(flow, *gb_per_s));
+        all.push(cap);
+    }
+    Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
+}
+
 /// Share of each GPU's data to its NIC while all of them send, and what keeps it from more. A port carries no more than
 /// its wire, where `port_gb_per_s` knows that.
 ///

@@ -44,6 +44,7 @@ pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAdd
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
 pub use draw::{to_text, to_tree};
 pub use error::TopologyError;
+pub(crate) use fair::fair_rates_within;
 pub use fair::{Full, Narrowest, Share, fair_rates, port_shares};
 #[cfg(feature = "toml")]
 pub use file::from_toml;
@@ -55,7 +56,9 @@ pub use model::{Builder, Distance, Kind, LinkOrigin, Node, NodeId, PcieLink, Raw
 pub(crate) use nics::two_ports;
 pub use nics::{NIC_FAMILIES, NicFamily, nic_family};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
-pub use p2p::{Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, P2p, PostedCollapse, Slot};
+pub use p2p::{
+    Chip, Collapse, Iommu, KNOWN_COLLAPSES, KnownCollapse, LOOKED_FOR, P2p, PostedCollapse, Slot,
+};
 #[cfg(test)]
 pub(crate) use packets::gpu_bytes;
 pub(crate) use packets::{GPU_BYTES, peer_bytes};

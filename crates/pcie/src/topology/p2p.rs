@@ -145,8 +145,8 @@ pub struct KnownCollapse {
     source: &'static str,
 }
 
-/// All that anybody saw. The simulation, the drawings and the warnings have it from here or from a
-/// topology file.
+/// Platforms of which all reports agree. The simulation, the drawings and the warnings have them from here
+/// or from a topology file; [`LOOKED_FOR`] has the others.
 pub const KNOWN_COLLAPSES: [KnownCollapse; 1] = [KnownCollapse {
     platform: "EPYC 9005 (Turin) with PEX890xx switches",
     root_port: 0x153e,
@@ -156,6 +156,17 @@ pub const KNOWN_COLLAPSES: [KnownCollapse; 1] = [KnownCollapse {
     gb_per_s: 2.7,
     source: "local-inference-lab/rtx6kpro, hardware/collapse-report.md",
 }];
+
+/// Other platforms on which somebody looked, and what was seen. None is an entry above: on the first
+/// reports contradict each other, on the others nothing was seen of the patterns that were tried.
+pub const LOOKED_FOR: [(&str, &str); 3] = [
+    (
+        "Threadripper PRO 7955WX with four PM50100, four GPUs each",
+        "11.6 to 13.5 GB/s from two senders in two reports, 52 to 56 in another of the same machine",
+    ),
+    ("the same CPU with PM50100 of two GPUs a virtual switch", "no loss"),
+    ("EPYC 9575F with four PM50100, four GPUs each", "no loss"),
+];
 
 impl KnownCollapse {
     /// What was seen, as a topology has it.

@@ -223,6 +223,8 @@ pub const PROFILES: [RootProfile; 14] = [
         source: GENOA.1,
         ..UNKNOWN
     },
+    // The "READ" columns of rtx6kpro are copies by PyTorch, which the GPU with the data runs: they are
+    // writes (sim/copy_order.rs), and no rate of a peer's read is published. That reads pass, loads say.
     RootProfile {
         name: "Turin",
         cpus: &["EPYC 9??5"],
@@ -231,14 +233,12 @@ pub const PROFILES: [RootProfile; 14] = [
         seen: &[
             seen(TURIN, Peer::Writes, [56.6, 56.6], GEN5),
             seen(ROCK, Peer::Writes, [56.3, 56.4], GEN5),
-            seen(ROCK, Peer::Reads, [56.5, 56.5], GEN5),
-            seen(ESC8000A, Peer::Reads, [51.1, 51.3], GEN5),
         ],
         far: &[
             seen(TURIN, Peer::Writes, [49.7, 51.0], GEN5),
             seen(ESC8000A, Peer::Writes, [36.8, 47.3], GEN5),
         ],
-        source: "rtx6kpro, hardware/collapse-report.md (reads) and pcie-bandwidth.md (writes)",
+        source: "rtx6kpro, hardware/pcie-bandwidth.md (writes; loads of 128 B by p2pmark --latency)",
     },
     RootProfile {
         name: "Threadripper PRO 3000",
@@ -255,12 +255,12 @@ pub const PROFILES: [RootProfile; 14] = [
         writes: Some(true),
         seen: &[
             seen(WRX90, Peer::Writes, [52.0, 56.4], GEN5),
-            seen(WRX90, Peer::Reads, [53.5, 56.4], GEN5),
             seen(PUGET, Peer::Writes, [26.3, 26.3], GEN4),
             seen(PUGET, Peer::Reads, [26.9, 26.9], GEN4),
         ],
         far: &[],
-        source: WRX90.1,
+        source: "rtx6kpro, hardware/wrx90-cpayne-*.md (writes; loads of 128 B by p2pmark --latency); \
+                 luigifcruz/stelline (reads by SSDs)",
     },
     RootProfile {
         name: "Threadripper PRO 5000",
@@ -456,9 +456,24 @@ mod tests {
         assert_eq!(of("EPYC 7261").limit(Peer::Reads, ""), Limit::Unknown);
         assert_eq!(of("EPYC 7261").limit(Peer::Writes, "EPYC 7261, MI25"), Limit::Unknown);
         // A link's rate on one machine says nothing of a limit.
-        assert_eq!(of("EPYC 9575F").limit(Peer::Reads, ""), Limit::AtLeast(56.5));
+        assert_eq!(of("EPYC 9575F").limit(Peer::Writes, ""), Limit::AtLeast(56.6));
         assert_eq!(of("EPYC 9374F").limit(Peer::Writes, GENOA.0), Limit::AtLeast(26.3));
         assert_eq!(Limit::AtLeast(26.3).cap(), None);
+    }
+
+    /// A copy of PyTorch is a write of the GPU that has the data, whatever its source calls it: Turin's
+    /// reads pass by loads alone, without a rate, and Threadripper PRO 7000 has what SSDs read.
+    #[test]
+    fn copies_that_push_are_no_rates_of_reads() {
+        let of = |cpu| RootProfile::of(cpu).unwrap();
+        let turin = of("EPYC 9575F");
+        assert_eq!((turin.reads, turin.limit(Peer::Reads, "")), (Some(true), Limit::Unknown));
+        let storm = of("Threadripper PRO 7955WX");
+        assert_eq!(storm.limit(Peer::Reads, ""), Limit::AtLeast(26.9));
+        // Loads of GPUs cut completions at 128 B, which carry 55.6 of Gen5 x16: no read has more.
+        let reads = PROFILES.iter().flat_map(|p| p.seen).filter(|s| s.of == Peer::Reads);
+        assert_eq!(reads.clone().count(), 2);
+        reads.for_each(|s| assert!(s.gb_per_s[1] < 55.6, "{s:?}"));
     }
 
     /// Between two sockets others say of each machine of a family; a slow link that is full says

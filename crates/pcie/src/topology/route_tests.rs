@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two virtual switches of one chip below two sockets, with two GPUs each.
+/// Two chips, one a socket, of two virtual switches with two GPUs each.
 pub(crate) const MACHINE: &str = include_str!("../../machines/esc8000a-e13p.toml");
 
 /// The machine with some of its text replaced.
@@ -11,6 +11,9 @@ fn with(changes: &[(&str, &str)]) -> Topology {
     });
     from_toml(&text).unwrap()
 }
+
+/// Chips whose switches reach each other through the root complexes alone.
+const APART: (&str, &str) = ("crosses = true", "crosses = false");
 
 fn way(t: &Topology, a: &str, b: &str) -> (Distance, String) {
     let route = t.route(t.find(a).unwrap(), t.find(b).unwrap());
@@ -25,19 +28,30 @@ fn notes(t: &Topology, a: &str, b: &str) -> String {
 fn a_chip_crosses_inside_only_where_it_is_known_to() {
     let t = with(&[]);
     assert_eq!(way(&t, "gpu0", "gpu1"), (Distance::Pix, "gpu0 > vs-a0 > gpu1".into()));
-    assert_eq!(way(&t, "gpu0", "gpu4"), (Distance::Pxb, "gpu0 > vs-a0 > vs-a1 > gpu4".into()));
-    let route = t.route(t.find("gpu0").unwrap(), t.find("gpu4").unwrap());
-    assert!(route.in_chip && route.tree == Distance::Sys, "{route:?}");
-    let long = "gpu0 > vs-a0 > rp0 > rc0 > s0 > s1 > rc2 > rp2 > vs-a1 > gpu4";
+    assert_eq!(way(&t, "gpu0", "gpu2"), (Distance::Pxb, "gpu0 > vs-a0 > vs-a1 > gpu2".into()));
+    let route = t.route(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
+    assert!(route.in_chip && route.tree == Distance::Node, "{route:?}");
+    let long = "gpu0 > vs-a0 > rp0 > rc0 > s0 > rc1 > rp1 > vs-a1 > gpu2";
     let unknown = with(&[("crosses = true\n", "")]);
-    assert_eq!(way(&unknown, "gpu0", "gpu4"), (Distance::Sys, long.into()));
+    assert_eq!(way(&unknown, "gpu0", "gpu2"), (Distance::Node, long.into()));
     assert!(
-        notes(&unknown, "gpu0", "gpu4").contains("chip A crosses inside: unknown, taken as no")
+        notes(&unknown, "gpu0", "gpu2").contains("chip A crosses inside: unknown, taken as no")
     );
-    let never = with(&[("crosses = true", "crosses = false")]);
-    assert_eq!(way(&never, "gpu0", "gpu4").1, long);
-    assert!(!notes(&never, "gpu0", "gpu4").contains("chip"));
-    assert_eq!(way(&t, "gpu0", "gpu6").0, Distance::Sys);
+    let never = with(&[APART]);
+    assert_eq!(way(&never, "gpu0", "gpu2").1, long);
+    assert!(!notes(&never, "gpu0", "gpu2").contains("chip"));
+}
+
+/// As its source found: with an uplink at Gen2 GPU 0 and 2 keep their rate, GPU 0 and 4 do not.
+#[test]
+fn the_machines_chips_are_one_a_socket() {
+    let t = with(&[]);
+    let gpu = |n: usize| t.find(&format!("gpu{n}")).unwrap();
+    for (a, b) in (0..8).flat_map(|a| (0..8).filter(move |&b| b != a).map(move |b| (a, b))) {
+        let route = t.route(gpu(a), gpu(b));
+        assert_eq!(route.class == Distance::Sys, a / 4 != b / 4, "{a} {b}: {route:?}");
+        assert_eq!(route.in_chip, a / 4 == b / 4 && a / 2 != b / 2, "{a} {b}: {route:?}");
+    }
 }
 
 #[test]
@@ -54,8 +68,8 @@ fn acs_of_the_port_it_comes_in_by_redirects() {
     assert_eq!(there(&one).other_back(&one).map(|back| back.text(&one)), Some(up.into()));
     assert_eq!(there(&whole).other_back(&whole), None);
     // It keeps the chip's own way from being taken, too.
-    assert_eq!(way(&one, "gpu0", "gpu4").0, Distance::Sys);
-    assert_eq!(way(&one, "gpu4", "gpu0").0, Distance::Pxb);
+    assert_eq!(way(&one, "gpu0", "gpu2").0, Distance::Node);
+    assert_eq!(way(&one, "gpu2", "gpu0").0, Distance::Pxb);
     // A port may be spared.
     let spared = with(&[
         ("parent = \"rp0\"\n", "parent = \"rp0\"\nacs = true\n"),
@@ -99,6 +113,7 @@ fn a_devices_order_is_read_and_told() {
 #[test]
 fn numa_nodes_part_a_socket() {
     let nps = with(&[
+        APART,
         (
             "[[chip]]\nid = \"A\"",
             "[[numa]]\nid = \"n0\"\nsocket = \"s0\"\n[[numa]]\nid = \"n1\"\nsocket = \"s0\"\n\
@@ -107,7 +122,7 @@ fn numa_nodes_part_a_socket() {
         ("id = \"rc0\"\n", "id = \"rc0\"\nnuma = \"n0\"\n"),
         ("id = \"rc1\"\n", "id = \"rc1\"\nnuma = \"n1\"\n"),
     ]);
-    assert_eq!(way(&with(&[]), "gpu0", "gpu2").0, Distance::Node);
+    assert_eq!(way(&with(&[APART]), "gpu0", "gpu2").0, Distance::Node);
     let (class, text) = way(&nps, "gpu0", "gpu2");
     assert_eq!(class, Distance::Sys);
     assert!(text.contains("rc0 > n0 > s0 > n1 > rc1"), "{text}");
@@ -118,6 +133,7 @@ fn numa_nodes_part_a_socket() {
 #[test]
 fn what_roots_refuse_and_what_is_unknown_is_told() {
     let t = with(&[
+        APART,
         ("id = \"rc0\"\n", "id = \"rc0\"\np2p_reads = false\np2p_writes = true\n"),
         ("id = \"rc1\"\n", "id = \"rc1\"\np2p_reads = true\np2p_writes = true\n"),
     ]);
@@ -125,7 +141,7 @@ fn what_roots_refuse_and_what_is_unknown_is_told() {
     assert!(notes.contains("rc0 refuses peer reads"), "{notes}");
     assert!(!notes.contains("unknown, taken"), "{notes}");
     assert!(!notes.contains("Turin"), "the file's own: {notes}");
-    assert!(notes.contains("rc1 reads: limit unknown, 56.5 GB/s were seen"), "{notes}");
+    assert!(notes.contains("rc0, rc1 writes: limit unknown, 56.6 GB/s were seen"), "{notes}");
     let route = t.route(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     assert_eq!(route.refuses_reads(&t), t.find("rc0"));
     assert_eq!(route.refuses_writes(&t), None);
@@ -135,7 +151,7 @@ fn what_roots_refuse_and_what_is_unknown_is_told() {
 
 #[test]
 fn a_cpu_fills_in_what_the_file_leaves_unknown() {
-    let cpu = |name: &str| with(&[("AMD EPYC 9575F 64-Core Processor", name)]);
+    let cpu = |name: &str| with(&[APART, ("AMD EPYC 9575F 64-Core Processor", name)]);
     let ends = |t: &Topology| (t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     let turin = cpu("AMD EPYC 9575F");
     let told = notes(&turin, "gpu0", "gpu2");

@@ -8,7 +8,7 @@ use super::check::{Comparison, compare, unknowns, write_fans};
 use super::identity;
 use super::model::Kind;
 use super::nvidia_smi::Matrix;
-use super::p2p::{Collapse, KNOWN_COLLAPSES, PostedCollapse};
+use super::p2p::{Collapse, KNOWN_COLLAPSES, LOOKED_FOR, PostedCollapse};
 use super::tree::Tree;
 use crate::text::one_line;
 
@@ -215,8 +215,8 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
     let pattern = |c: &PostedCollapse| {
         format!(
             "while {} or more GPUs below one switch write to GPUs behind {} or more other root\n  \
-             ports at the same time, all these writes together get {} GB/s. Reads in place of these\n  \
-             writes lose nothing.",
+             ports at the same time, all these writes together get {} GB/s. Of reads in place of\n  \
+             these writes nobody has measured anything.",
             c.sources, c.roots, c.gb_per_s
         )
     };
@@ -227,9 +227,8 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
             None => short(&c.source),
         }
     };
-    let rounds = "let the receiver read in place of the sender writing, or let the GPUs of one\n  \
-                  switch write behind one root port at a time: with FILE of topo --save FILE,\n  \
-                  bellpush sim --topology FILE --flows 'A>B,C>D' prints rounds that do.";
+    let rounds = "let the GPUs of one switch write behind one root port at a time: with FILE of\n  \
+                  topo --save FILE, bellpush sim --topology FILE --flows 'A>B,C>D' prints rounds that do.";
     let (title, happens, seen, advice) = match collapse {
         Collapse::Seen(c) => (
             "Writes between GPUs that lose most of their rate (posted-write collapse):",
@@ -245,13 +244,15 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
         Collapse::Unknown => {
             let seen: Vec<PostedCollapse> = KNOWN_COLLAPSES.iter().map(|k| k.seen()).collect();
             let places: Vec<String> = seen.iter().map(on).collect();
+            let others = LOOKED_FOR.map(|(platform, what)| format!("  {platform}: {what}."));
             (
                 "Writes between GPUs that may lose most of their rate (posted-write collapse):",
                 seen.first().map_or_else(String::new, pattern),
                 format!(
-                    "{}.\n  Whether it happens on this platform is unknown. Of others with switches that \
-                     report has\n  one that loses from four senders on, and one that never does.",
-                    places.join(", ")
+                    "{}.\n  Whether it happens on this platform is unknown. Elsewhere (on GitHub: \
+                     local-inference-lab/rtx6kpro):\n{}",
+                    places.join(", "),
+                    others.join("\n")
                 ),
                 format!("measure two such writes alone and at once. Where they lose,\n  {rounds}"),
             )

@@ -148,7 +148,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "platform",
         about: "peer traffic through root complexes, by the CPU",
-        source: "docs/pcie.md, profiles of root complexes",
+        source: "docs/pcie-model.md, profiles of root complexes",
         run: place::platform,
     },
     Check {

@@ -265,10 +265,10 @@ pub fn collapse(m: &Machine) -> Vec<Finding> {
             true => Finding::warn(found)
                 .expected("writes to one root port at a time")
                 .cost(
-                    "on EPYC 9005 with PEX890xx such writes lost 75 to 95 % of their rate; \
-                 reads lose nothing",
+                    "on EPYC 9005 with PEX890xx such writes lost 75 to 95 % of their rate; of reads \
+                 nobody has measured it",
                 )
-                .fix("pull across sockets, or order the exchange in rounds: bellpush sim --flows"),
+                .fix("order the exchange in rounds, one root port at a time: bellpush sim --flows"),
             false => Finding::note(found).cost("whether their rate collapses here is unknown"),
         };
         all.push(finding.of(fan.switch.to_string()));
