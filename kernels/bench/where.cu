@@ -3,13 +3,14 @@
 #define BP_MAX_THREADS 32
 #include <bellpush/bellpush.cuh>
 #include "bench/args.h"
+#include "bench/gate.cuh"
 
 namespace {
 
 // Of the arguments `op.value` is the verb's number, or what a kernel says of it, and `op.compare` the address of memory
 // that the host reads. There lie:
 enum : uint64_t {
-  gate_at = 0,        // words of 4 bytes: the kernel is there; it may go on; it has done what is wrong, or right
+  gate_at = 0,        // gate.cuh
   words_at = 64,      // 512 bytes that begin as the verb needs them
   table_at = 1024,    // bp_endpoint[2], of which the second is the peer's
   remotes_at = 2048,  // bp_remote[2]
@@ -21,18 +22,6 @@ using push = bp::path<bp::data::push, bp::kick::kernel>;
 using blueflame = bp::path<bp::data::push, bp::kick::blueflame>;
 using shared_pull = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
 using auto_path = bp::auto_path<>;
-
-BP_DEV void say(uint64_t gate, uint32_t word) {
-  bp::fence_sys();  // what this thread stored before, for the host, which looks at it once it sees the word
-  bp::st_relaxed_sys(reinterpret_cast<uint32_t*>(gate) + word, 1u);
-}
-
-// Says that it is here, and waits until the host lets it go on.
-BP_DEV void pass(uint64_t gate) {
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(gate);
-  say(gate, 0);
-  for (bp::deadline patience; bp::ld_relaxed_sys(words + 1) == 0 && !patience.expired(20000000000);) bp::yield_();
-}
 
 // A function of a user's own, whose callers are what its WQEs name.
 template <class P, class Scope>
@@ -149,9 +138,9 @@ BP_KERNEL(bp_where_reuse, bp_auto_op_args) {
   void* const src = reinterpret_cast<void*>(args.op.local);
   const uint64_t ticket = bp::posted<pull>(ep);
   bp_status_code s = bp::put<pull>(ep, thread, 0, src, 48);  // of what is used again
-  pass(args.op.compare + gate_at);
+  gate::pass(args.op.compare + gate_at);
   if (args.op.value == 2) {
-    say(args.op.compare + gate_at, 2);
+    gate::done(args.op.compare + gate_at);
     if (s == BP_OK) s = bp::quiet<pull>(ep, thread);
   }
   if (args.op.value == 1) {
@@ -159,7 +148,7 @@ BP_KERNEL(bp_where_reuse, bp_auto_op_args) {
   } else {
     static_cast<volatile uint8_t*>(src)[5] = 0xee;
   }
-  say(args.op.compare + gate_at, 2);
+  gate::done(args.op.compare + gate_at);
   if (s == BP_OK) s = bp::quiet<pull>(ep, thread);
   bp::st_relaxed_sys(reinterpret_cast<uint32_t*>(args.op.status), (uint32_t)s);
 }
@@ -172,11 +161,11 @@ BP_KERNEL(bp_where_early, bp_auto_op_args) {
   void* const src = reinterpret_cast<void*>(args.op.local);
   if (args.op.value == 0) {
     bp::tell<pull>(ep.qp, bp::posted<pull>(ep) + 1);
-    pass(args.op.compare + gate_at);
+    gate::pass(args.op.compare + gate_at);
   }
   bp_status_code s = bp::put<pull>(ep, thread, 0, src, 48);  // of what was told of
-  if (args.op.value != 0) pass(args.op.compare + gate_at);
-  say(args.op.compare + gate_at, 2);
+  if (args.op.value != 0) gate::pass(args.op.compare + gate_at);
+  gate::done(args.op.compare + gate_at);
   if (s == BP_OK) s = bp::quiet<pull>(ep, thread);
   bp::st_relaxed_sys(reinterpret_cast<uint32_t*>(args.op.status), (uint32_t)s);
 }

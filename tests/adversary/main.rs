@@ -2,17 +2,30 @@
 //! `tests/endpoint`, byte for byte the same. A finding about our own code ends the engine that makes it.
 
 mod doorbells;
+mod gated;
 mod lines;
+mod more;
+mod wrong;
 
+#[path = "../support/nics.rs"]
+mod nics;
 #[path = "../support/queue_pairs.rs"]
 mod queue_pairs;
 #[path = "../support/test_bed.rs"]
 mod test_bed;
 
+#[path = "../endpoint/auto.rs"]
+mod auto;
+#[path = "../endpoint/calls.rs"]
+mod calls;
 #[path = "../endpoint/delivery.rs"]
 mod delivery;
 #[path = "../endpoint/model.rs"]
 mod model;
+#[path = "../endpoint/peers.rs"]
+mod peers;
+#[path = "../endpoint/placement.rs"]
+mod placement;
 #[path = "../endpoint/reset.rs"]
 mod reset;
 #[path = "../endpoint/verbs.rs"]
@@ -29,6 +42,12 @@ mod verbs_immediates;
 mod verbs_many;
 #[path = "../endpoint/verbs_signals.rs"]
 mod verbs_signals;
+
+#[path = "../support/world.rs"]
+mod world;
+
+#[path = "../collective/all_reduce.rs"]
+mod all_reduce;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "adversary";

@@ -238,7 +238,9 @@ fn wqes_of_every_kind_share_a_queue_pair() {
         for (n, bytes) in
             [5000, 150, 300, 5000, 64, 201, 4097, 199].into_iter().cycle().take(40).enumerate()
         {
-            pair.dst.write(0, &[0; BYTES]).unwrap();
+            if n % 4 == 0 {
+                pair.dst.write(0, &[0; BYTES]).unwrap(); // where nothing is on its way
+            }
             let mut args = op(&pair, Verb::Put, scope, bytes);
             (args.op.count, args.op.flags) = (1 + n as u32 % 5, UNSIGNALLED);
             let statuses = launch(&bed, kernel, (1, 32), args);
@@ -291,9 +293,7 @@ fn a_fence_waits_for_both_queue_pairs() {
         let mut args = op(&pair, Verb::Fence, Scope::Block, bytes);
         (args.op.signal_offset, args.op.value) = (SIGNAL, 3);
         assert_eq!(launch(&bed, "bp_verb_auto", (1, 32), args), [TIMEOUT], "{first}");
-        for now in 0..200 {
-            engine.step(now);
-        }
+        step(&mut engine, &mut 0);
         assert_same(&read(&pair.dst, 0, bytes as usize), &sent[..bytes as usize], first);
         assert_eq!(word(&pair.dst, SIGNAL as usize), 0, "{first}: it was not posted");
     }
@@ -499,7 +499,9 @@ fn the_in_band_queue_pair_is_there_after_a_connection_that_failed() {
     let Link::Auto { bell, inband: Some(inband) } = to.link else { panic!("{to:?}") };
     let nobody = QpAddress { qpn: Qpn(0x00ab_cdef), ..inband };
     let link = Link::Auto { bell, inband: Some(nobody) };
-    assert!(pair.a.connect(Address { link, ..to }).is_err());
+    // On a packet link nobody is asked whether the other is there.
+    let told = pair.a.connect(Address { link, ..to }).is_err();
+    assert_eq!(told, !crate::ENGINE.ends_with("packets"));
     pair.a.reset().unwrap();
     pair.a.connect(to).unwrap();
     pair.b.connect(pair.a.address()).unwrap();

@@ -3,6 +3,8 @@
 //!
 //! `./x test` runs them a second time, on the software device, all but `calls`.
 
+#[path = "../support/nics.rs"]
+mod nics;
 #[cfg(feature = "mlx5")]
 #[path = "../support/preloaded.rs"]
 mod preloaded;

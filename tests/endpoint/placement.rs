@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use crate::nics::Fabric;
 use crate::test_bed::*;
 use bellpush::abi::entry::{Scope, Verb};
 use bellpush::abi::wire::tag;
 use bellpush::mem::{HostMem, View};
-use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Inband, LineFormat, Nic, NicError, Order, QpAttr, QueueMemory};
 use bellpush::transport::{
     Data, Endpoint, Error, Get, Kick, Local, Memory, MemoryPlace, Options, Path, Put, Reach, Remote,
@@ -203,7 +203,7 @@ fn a_staged_window_is_host_memory() {
 fn a_nic_refuses_queues_that_no_engine_of_it_looks_into() {
     let nic: Arc<dyn Nic> = match ON_GPU_ENGINE {
         true => running_nic(),
-        false => SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap(),
+        false => Fabric::new().open(),
     };
     if nic.order() == Order::Strict {
         return;

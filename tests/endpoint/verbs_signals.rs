@@ -38,7 +38,8 @@ fn values_arrive_whole_and_alone() {
         for bytes in [1u64, 2, 4, 8, 16] {
             let (count, stride) = (21, 37);
             let all = callers * count * stride;
-            let pair = bed.pair(path(name), all, narrow());
+            // For the window's few slots all wait for each acknowledgement that an adversary loses.
+            let pair = bed.pair(path(name), all, narrow().timeout(Duration::from_secs(25)));
             let mut call = op(&pair, Verb::PutValue, scope, bytes);
             (call.value, call.compare) = (0x8877_6655_4433_2211, 0x10ff_eedd_ccbb_aa99);
             (call.count, call.remote_stride, call.quiet_after) = (count as u32, stride as u64, 1);

@@ -1,6 +1,8 @@
 //! The engine of `kernels/engine/engine.cuh`: the tests of the software NIC's own engine, byte for byte the
 //! same, on it; and what is its alone.
 
+#[path = "../support/nics.rs"]
+mod nics;
 #[path = "../support/queue_pairs.rs"]
 mod queue_pairs;
 #[path = "../support/test_bed.rs"]

@@ -5,6 +5,7 @@ mod queue_pairs;
 
 mod ack;
 mod adversary;
+mod adversary_edges;
 mod adversary_ends;
 mod dc;
 mod errors;

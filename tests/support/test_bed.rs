@@ -4,17 +4,16 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::nics::{self, Fabric, Silent};
 use bellpush::abi::KernelArgs;
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::tag;
 use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
 use bellpush::gpu_engine::EngineOptions;
-use bellpush::nic::soft::link::ShmNet;
 use bellpush::nic::soft::offload::Offload;
-use bellpush::nic::soft::{Adversary, Engine, InProcess, SoftConfig, SoftNic};
+use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic, NicError, Order, open_verbs};
 use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Remote, Signal};
 
@@ -61,6 +60,7 @@ pub struct TestBed {
     pub nic: Arc<dyn Nic>,
     pub stream: Stream,
     pub kernels: Loaded,
+    _silent: Silent,
 }
 
 /// Two connected endpoints: `a` sends from `src`, `b`'s region is `dst`.
@@ -102,7 +102,8 @@ impl TestBed {
         let gpu = Gpu::open(executor).expect("the executor");
         let stream = gpu.stream().expect("a stream");
         let kernels = gpu.load(&Module::builtin()).expect("our kernels");
-        Self { gpu, nic, stream, kernels }
+        let silent = Silent::of([&nic]);
+        Self { gpu, nic, stream, kernels, _silent: silent }
     }
 
     /// Lanes as fibres, and a NIC with one engine on a thread.
@@ -117,10 +118,10 @@ impl TestBed {
 
     /// A NIC that moves only when it is stepped.
     pub fn manual() -> (Self, Engine) {
-        let (offload, adversary) = (offload(Some(2)), adversary());
+        let (offload, adversary) = (offload(Some(2)), nics::adversary());
         let config = SoftConfig { offload, adversary, ..SoftConfig::new(&InProcess::new()) };
         let (nic, mut engines) = SoftNic::manual(&config).expect("a NIC");
-        (Self::new(HostOptions::default(), nic), engines.remove(0))
+        (Self::new(HostOptions::default(), nics::watched(nic, adversary)), engines.remove(0))
     }
 
     pub fn memory(&self, bytes: usize) -> Memory {
@@ -220,21 +221,8 @@ pub fn running_nic() -> Arc<dyn Nic> {
     match std::env::var("BELLPUSH_TEST_NIC") {
         Ok(name) => open_verbs(&name).unwrap_or_else(|e| panic!("{e}")),
         Err(_) => {
-            let (offload, adversary) = (offload(None), adversary());
-            let nic = if crate::ENGINE == BY_PACKETS {
-                let net = ShmNet::anonymous(false).expect("memory for packets");
-                let link = Box::new(net.attach_free().expect("an address"));
-                SoftNic::open_on(SoftConfig { adversary, ..SoftConfig::default() }, link)
-            } else {
-                SoftNic::open(SoftConfig {
-                    offload,
-                    adversary,
-                    ..SoftConfig::new(&InProcess::new())
-                })
-            };
-            let nic = nic.expect("a NIC");
-            nic.tell_findings(Box::new(|finding, _| panic!("{finding}")));
-            nic
+            let offload = offload(None);
+            Fabric::new().open_with(|config| SoftConfig { offload, ..config })
         }
     }
 }
@@ -246,17 +234,6 @@ pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
     b"kernel" => true,
     _ => panic!("ENGINE is \"cpu\", \"kernel\", \"adversary\" or \"adversary by packets\""),
 };
-/// An adversary on a packet link; a NIC that is stepped by hand has one on the in-process link.
-const BY_PACKETS: &str = "adversary by packets";
-
-/// What takes every freedom that the rules give, where the program wants it; each time with another seed.
-fn adversary() -> Option<Adversary> {
-    static SEED: AtomicU64 = AtomicU64::new(1);
-    crate::ENGINE
-        .starts_with("adversary")
-        .then(|| Adversary::new(SEED.fetch_add(1, Ordering::Relaxed)))
-}
-
 /// The engine of `kernels/engine/engine.cuh`, where the program wants it: on the host executor, or with
 /// BELLPUSH_TEST_ENGINE=N on a CUDA GPU (beside BELLPUSH_TEST_GPU).
 fn offload(rounds: Option<u32>) -> Option<Arc<Offload>> {

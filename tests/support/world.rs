@@ -1,16 +1,18 @@
 //! What the tests of all-reduce share: a world of ranks that are threads of this process, on the host executor, and
 //! calls by all of them, checked element by element.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 #[path = "../../examples/allreduce/src/check.rs"]
 pub mod check;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::nics::{Fabric, Silent};
 use bellpush::collective::{Algorithm, Buffer, Communicator, Dtype, Op, Options};
 use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
 use bellpush::nic::Nic;
-use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Memory, Options as EndpointOptions, Path};
 use check::{Kind, check, elements};
 
@@ -38,19 +40,21 @@ pub fn small(algorithm: Algorithm) -> Options {
 pub struct World {
     pub gpu: Arc<Gpu>,
     pub ranks: Vec<Communicator>,
+    pub _silent: Silent,
 }
 
 impl World {
     pub fn new(ranks: u32, options: &Options) -> Self {
-        let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap();
+        let nic = Fabric::new().open_for_answers();
         Self::on((0..ranks).map(|_| nic.clone()).collect(), options)
     }
 
     pub fn on(nics: Vec<Arc<dyn Nic>>, options: &Options) -> Self {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let silent = Silent::of(&nics);
         let places: Vec<_> = nics.into_iter().map(|nic| (gpu.clone(), nic)).collect();
         let ranks = Communicator::threads(&places, options).unwrap();
-        Self { gpu, ranks }
+        Self { gpu, ranks, _silent: silent }
     }
 
     /// Runs something on a thread for each rank, each with a stream of its own.

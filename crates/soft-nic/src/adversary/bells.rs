@@ -83,6 +83,7 @@ fn report(of: &OfQp, qp: &Qp, wqe: u16, (seen, remedy): (&'static str, &'static 
         kind: Kind::Doorbell,
         qpn: qp.qpn,
         wqe: Some(wqe),
+        behind: None,
         posted_at: None,
         address: qp.queues.dbr.addr() + DBR_SND_OFFSET as u64,
         bytes: 4,

@@ -20,6 +20,8 @@ pub struct Finding {
     pub qpn: Qpn,
     /// The WQE's index, as its CQE has it: in basic blocks modulo 2^16. `None` for what a peer posted.
     pub wqe: Option<u16>,
+    /// The index of the WQE of that queue pair on whose end it should have waited, where that is another.
+    pub behind: Option<u16>,
     /// The line of a kernel that posted the WQE, where that is known ([`crate::SoftNic::name_kernels`]).
     pub posted_at: Option<SourceLine>,
     /// Address of the first byte, as the WQE names it; of a WQE's own bytes, its offset in the ring.
@@ -45,7 +47,11 @@ impl fmt::Display for Finding {
         }
         let Self { address, bytes, seen, remedy, rule, .. } = self;
         let ring = if self.kind == Kind::Record { "ring offset " } else { "" };
-        write!(f, ": {bytes} bytes at {ring}{address:#x}: {seen}; {remedy} ({rule})")
+        write!(f, ": {bytes} bytes at {ring}{address:#x}: {seen}")?;
+        if let Some(index) = self.behind {
+            write!(f, " (WQE {index:#x})")?;
+        }
+        write!(f, "; {remedy} ({rule})")
     }
 }
 
@@ -113,6 +119,7 @@ mod tests {
             kind: Kind::Payload,
             qpn: Qpn(0x12),
             wqe: Some(31),
+            behind: None,
             posted_at: None,
             address: 0x1000,
             bytes: 64,
@@ -131,6 +138,9 @@ mod tests {
         let located = Finding { posted_at, ..finding.clone() };
         let text = "payload: queue pair 0x12, WQE 0x1f (posted at src/put.cu:20): 64 bytes at 0x1000: seen; remedy (rule)";
         assert_eq!(located.to_string(), text);
+        let behind = Finding { behind: Some(30), ..finding.clone() };
+        let text = "payload: queue pair 0x12, WQE 0x1f: 64 bytes at 0x1000: seen (WQE 0x1e); remedy (rule)";
+        assert_eq!(behind.to_string(), text);
         let record = Finding { kind: Kind::Record, wqe: None, address: 64, ..finding };
         let text = "record: queue pair 0x12: 64 bytes at ring offset 0x40: seen; remedy (rule)";
         assert_eq!(record.to_string(), text);

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `sends` | `record`, `payload`: WQEs and their payloads are looked at early, and used late |
 //! | `bells` | `doorbell`: the doorbell record is read when a doorbell comes, and at no other time |
+//! | `edges` | `payload`: what is sent before it has been fetched, or has arrived |
 //! | `writes` | `writes`, `atomics`: the bytes of WRITEs land late, in pieces and in any order |
 //! | `cqes` | `cqe`: completions come late, CQ by CQ |
 //! | `packets` | `packets`, `acks`, `routing`: a link that keeps no more order than a network does |
@@ -18,6 +19,7 @@
 
 pub(crate) mod bells;
 pub(crate) mod cqes;
+mod edges;
 mod findings;
 mod lines;
 mod packets;

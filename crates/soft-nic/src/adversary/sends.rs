@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::edges::{self, Spot};
 use super::{Finding, Kind, LONGEST_NS, State, wait_ns};
 use crate::link::Rng;
 use crate::objects::mr::{Regions, Right};
@@ -59,6 +60,8 @@ struct Taken {
     sound: bool,
     /// It writes to the memory of its own side.
     scatters: bool,
+    /// Where that is.
+    targets: Vec<Spot>,
     /// It begins when something before it is complete, and so does all behind it.
     waits: bool,
     bytes: Vec<u8>,
@@ -125,7 +128,7 @@ pub(crate) fn look(sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Option<u64> 
         while sends.seen < sends.known {
             let wait = wait_ns(&mut sends.rng);
             let span = (sends.seen, sends.known);
-            let mut taken = take(sq, span, &sends.taken, &regions, cx.scratch);
+            let mut taken = take(sq, (span, &of.state), &sends.taken, &regions, cx.scratch);
             let wait = match (again.take(), taken.sound) {
                 (Some(()), _) => 0,
                 (None, true) => wait,
@@ -177,7 +180,7 @@ fn use_due(sends: &mut Sends, state: &Arc<State>, sq: &mut SendQueue, now_ns: u6
 
 fn take(
     sq: &SendQueue,
-    (position, known): (u64, u64),
+    ((position, known), state): ((u64, u64), &Arc<State>),
     before: &VecDeque<Taken>,
     regions: &Regions,
     scratch: &mut Scratch,
@@ -194,16 +197,29 @@ fn take(
     let waits = wqe.as_ref().is_ok_and(|it| it.opcode.waits() || it.flags.fence && reads);
     // What it waits for may still write its payload, or change what its keys mean.
     let is_set = !waits && !before.iter().any(|it| it.waits);
-    let payload = wqe.ok().filter(|_| is_set);
-    let payload = payload.map_or_else(Vec::new, |it| digests(&it, &scratch[..all], domain));
     let bytes = scratch[..used.clamp(DS_BYTES, all)].to_vec();
-    Taken { position, blocks, due_ns: 0, used: false, sound, scatters, waits, bytes, payload }
+    let targets = wqe.as_ref().ok().filter(|it| it.opcode.scatters());
+    let targets = targets.map_or_else(Vec::new, |it| edges::targets(it, &scratch[..all], domain));
+    let payload = wqe.ok().filter(|_| is_set);
+    if let Some(wqe) = payload.as_ref().filter(|it| gathers(it) && state.has(Kind::Payload)) {
+        let pending = before.iter().map(|it| (it.position, &it.targets[..]));
+        let posted = (&bytes[..], position);
+        edges::look(state, &sq.qp, posted, edges::sources(wqe, &scratch[..all], domain), pending);
+    }
+    let payload = payload.map_or_else(Vec::new, |it| digests(&it, &scratch[..all], domain));
+    let used = false;
+    Taken { position, blocks, due_ns: 0, used, sound, scatters, targets, waits, bytes, payload }
+}
+
+/// Whether a WQE sends memory of its own side.
+fn gathers(wqe: &Wqe) -> bool {
+    !wqe.opcode.scatters() && !wqe.opcode.is_local()
 }
 
 /// Digests of the memory that a WQE gathers from.
 fn digests(wqe: &Wqe, bytes: &[u8], domain: Domain<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
-    if wqe.opcode.scatters() || wqe.opcode.is_local() {
+    if !gathers(wqe) {
         return parts;
     }
     for sge in entries(wqe, bytes) {
@@ -291,6 +307,7 @@ fn look_again(state: &Arc<State>, qp: &Qp, taken: &Taken) {
             kind: Kind::Payload,
             qpn: qp.qpn,
             wqe: Some(taken.position as u16),
+            behind: None,
             posted_at: state.files.line(&taken.bytes, (qp.qpn, taken.position as u16)),
             address: part.key.1.0.wrapping_add(part.start.into()),
             bytes: part.bytes,
@@ -335,6 +352,7 @@ fn report_wqe(
         kind: Kind::Record,
         qpn: qp.qpn,
         wqe: Some(position as u16),
+        behind: None,
         posted_at: state.files.line(posted, (qp.qpn, position as u16)),
         address: place(qp, position) as u64,
         bytes: bytes as u32,

@@ -77,6 +77,7 @@ impl Piece {
                 kind: Kind::Writes,
                 qpn: self.qpn,
                 wqe: None,
+                behind: None,
                 posted_at: None,
                 address: self.address,
                 bytes: self.bytes.len() as u32,
@@ -227,6 +228,12 @@ impl State {
         !self.has(Kind::AllWrites)
             && self.afloat.load(Ordering::Acquire)
             && lock(&self.writes).pieces.iter().any(|piece| piece.qpn == qpn)
+    }
+
+    /// Whether something that came for any queue pair has not landed there.
+    pub(super) fn is_landing_at(&self, (at, bytes): (u64, usize)) -> bool {
+        self.afloat.load(Ordering::Acquire)
+            && lock(&self.writes).pieces.iter().any(|piece| piece.meets(at, bytes))
     }
 
     /// An atomic is carried out for a queue pair: behind its own WRITEs, and perhaps before others'.
