@@ -1,8 +1,8 @@
-/* Sends that GPU kernels post, for C and for languages that load C libraries: endpoints, and all-reduce.
+/* Sends that GPU kernels post, for C and for languages that load C libraries: endpoints, a
+ * bench, and all-reduce.
  *
  * A function returns 0, or a negative value of enum bellpush_code; bellpush_error then returns one line about the
- * error. Pointers are what their functions say, or NULL; every other argument is checked. Link with -lbellpush_c.
- * Measurements are the program's, 'bellpush bench --json FILE'. */
+ * error. Pointers are what their functions say, or NULL; every other argument is checked. Link with -lbellpush_c. */
 #ifndef BELLPUSH_H
 #define BELLPUSH_H
 
@@ -104,6 +104,25 @@ int bellpush_order(const bellpush_context *context);
 /* Ends and frees the endpoint. BELLPUSH_IN_USE: its region has to stay. NULL is allowed. Kernels of the program's own
  * have ended before. */
 int bellpush_endpoint_close(bellpush_endpoint *endpoint);
+
+/* ---- Bench ---- */
+
+/* Times puts between two endpoints of its own in this process, on the context's GPU and NIC, and compares every byte.
+ * `options` is JSON or NULL; names and defaults:
+ *   {"paths": [],          such as ["push/inband", "pull/kernel"]; all of them if it is empty
+ *    "sizes": [8, 4096],   bytes of a put, at most 64 MiB
+ *    "messages": 1000,     puts of each path and size that are timed one by one, and again with more in flight
+ *    "timeout_s": 5}       of each single wait
+ * Writes one line of JSON with a NUL behind it and returns its length:
+ *   {"on": "host, soft",   the executor and the NIC
+ *    "rows": [{"path": "push/inband", "bytes": 8, "messages": 1000,
+ *              "p50_ns": 900, "p99_ns": 1500,   from the call of a put to its completion seen, one at a time
+ *              "gb_per_s": 0.03,                with up to 16 puts, and up to 1 MiB, before a wait
+ *              "error": null}]}                 or why this path cannot be taken; the numbers are then null
+ * Refused where `room` is less than 256 bytes and 384 for each row, of which there are at most 256. Such times have the
+ * launch of what posts in them: what a kernel sees that posts by itself is measured by 'bellpush bench'. On the host
+ * executor they show what works, and rank no path. */
+int bellpush_bench(const bellpush_context *context, const char *options, char *rows, size_t room);
 
 /* ---- All-reduce ----
  *

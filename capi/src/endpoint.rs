@@ -111,6 +111,12 @@ impl Context {
         Ok(End { endpoint, stream, event, gpu: self.gpu.clone(), process: self.process })
     }
 
+    /// Its GPU and its NIC.
+    pub fn parts(&self) -> Result<(&Arc<Gpu>, &Arc<dyn Nic>), Failure> {
+        own_process(self.process)?;
+        Ok((&self.gpu, &self.nic))
+    }
+
     /// Gives up the GPU and the NIC, which endpoints keep for themselves.
     pub fn close(self: Box<Self>) -> Result<(), Failure> {
         if own_process(self.process).is_err() {

@@ -1,6 +1,7 @@
 //! The C interface of `bellpush.h`. No panic unwinds out of it. Pointers must be valid as the
 //! header requires; all other arguments are checked.
 
+mod bench;
 mod endpoint;
 mod job;
 mod options;
@@ -253,6 +254,32 @@ pub unsafe extern "C" fn bellpush_order(context: *const Context) -> c_int {
     if code == 0 { order } else { code }
 }
 
+/// `bellpush_bench`.
+///
+/// # Safety
+/// `context` is NULL, or from `bellpush_open` and not closed yet; `options` is NULL or a string; `rows` is NULL, or `room`
+/// bytes can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bellpush_bench(
+    context: *const Context,
+    options: *const c_char,
+    rows: *mut c_char,
+    room: usize,
+) -> c_int {
+    let mut length = 0;
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        let (context, options) = unsafe { (context_of(context)?, text(options)) };
+        let options = options::parse(options)?;
+        let room = if rows.is_null() { 0 } else { room };
+        let told = bench::bench(context.parts()?, &options, room)?;
+        // SAFETY: the caller's promise.
+        length = unsafe { written(&told, "the table", rows, room) }?;
+        Ok(())
+    });
+    if code == 0 { length } else { code }
+}
+
 /// `bellpush_endpoint_new`.
 ///
 /// # Safety
@@ -309,19 +336,33 @@ pub unsafe extern "C" fn bellpush_endpoint_address(
     let code = call(|| {
         // SAFETY: the caller's promise.
         let text = unsafe { end_of(end) }?.address()?;
-        if address.is_null() || room <= text.len() {
-            let need = text.len() + 1;
-            return Err(Failure::refused(format!("the address takes {need} bytes, not {room}")));
-        }
-        // SAFETY: the caller's promise; the text and its NUL fit.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len());
-            address.add(text.len()).write(0);
-        }
-        length = text.len() as c_int;
+        // SAFETY: the caller's promise.
+        length = unsafe { written(&text, "the address", address, room) }?;
         Ok(())
     });
     if code == 0 { length } else { code }
+}
+
+/// Writes a text and its NUL; its length.
+///
+/// # Safety
+/// `place` is NULL, or `room` bytes can be written there.
+unsafe fn written(
+    text: &str,
+    what: &str,
+    place: *mut c_char,
+    room: usize,
+) -> Result<c_int, Failure> {
+    if place.is_null() || room <= text.len() {
+        let need = text.len() + 1;
+        return Err(Failure::refused(format!("{what} takes {need} bytes, not {room}")));
+    }
+    // SAFETY: the caller's promise; the text and its NUL fit.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), text.len());
+        place.add(text.len()).write(0);
+    }
+    Ok(text.len() as c_int)
 }
 
 /// `bellpush_endpoint_connect`.

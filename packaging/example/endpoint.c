@@ -5,7 +5,9 @@
 #include <bellpush.h>
 #include <bellpush/wire.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CHECK(x)                                                                  \
   if (!(x)) {                                                                     \
@@ -47,6 +49,41 @@ static int refusals(bellpush_context *context, bellpush_endpoint *end) {
   return 0;
 }
 
+static double now_ns(void) {
+  struct timespec time;
+  timespec_get(&time, TIME_UTC);
+  return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The library's own measurement, and beside it the median of as many puts that this program times itself. */
+static int bench(bellpush_context *context, bellpush_endpoint *end) {
+  enum { PUTS = 1000 };
+  static double taken[PUTS];
+  char rows[2048];
+  const char *options = "{\"paths\": [\"push/kernel\"], \"sizes\": [8, 4096]}";
+  CHECK(bellpush_bench(context, options, rows, 100) == BELLPUSH_REFUSED);
+  CHECK(bellpush_bench(context, "{\"paths\": [\"push/pigeon\"]}", rows, sizeof rows) == BELLPUSH_REFUSED);
+  CHECK(bellpush_bench(NULL, NULL, rows, sizeof rows) == BELLPUSH_REFUSED);
+  CHECK(bellpush_bench(context, options, NULL, sizeof rows) == BELLPUSH_REFUSED);
+  CHECK(bellpush_bench(context, options, rows, sizeof rows) == (int)strlen(rows));
+  CHECK(strstr(rows, "\"p50_ns\":") && strstr(rows, "\"error\":null"));
+  puts(rows);
+  for (int i = 0; i < PUTS; i++) {
+    double begun = now_ns();
+    CHECK(bellpush_put(end, 0, 0, 8, NULL) == BELLPUSH_OK);
+    CHECK(bellpush_quiet(end) == BELLPUSH_OK);
+    taken[i] = now_ns() - begun;
+  }
+  qsort(taken, PUTS, sizeof taken[0], by_size);
+  printf("from C: 8 B by push/kernel, %.0f ns in the median\n", taken[PUTS / 2]);
+  return 0;
+}
+
 int main(void) {
   bellpush_context *context = NULL;
   CHECK(bellpush_open("{\"executor\": \"host\"}", &context) == BELLPUSH_OK);
@@ -82,6 +119,7 @@ int main(void) {
   CHECK(bellpush_put_signal(near_end, 0, 0, 8, WORD + 4, 1, NULL) == BELLPUSH_REFUSED);
   CHECK(bellpush_endpoint_reach(near_end) >= 0 && bellpush_order(context) == 0);
 
+  if (bench(context, near_end)) return 1;
   bellpush_close(context); /* endpoints go on */
   CHECK(bellpush_put(near_end, 0, 0, 64, NULL) == BELLPUSH_OK);
   CHECK(bellpush_quiet(near_end) == BELLPUSH_OK);

@@ -40,6 +40,25 @@ fn a_card_is_measured_and_says_what_it_has() {
     assert!(text.lines().any(|l| l == line), "{line:?}: {text}");
 }
 
+/// What the pages show: a bench on a software device, which it takes for a card.
+#[test]
+fn a_bench_takes_the_device_for_a_card() {
+    let _alone = alone();
+    if !cfg!(feature = "mlx5") {
+        return println!("SKIPPED: a build without cards");
+    }
+    if !there("ibv_devinfo") {
+        return;
+    }
+    let size = ["--sizes", "8", "--messages", "20", "--seconds", "0.01"];
+    let ended = run(&[], &[&[bellpush(), "bench", "--nic", "mlx5_0"], &size[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for path in ["pull/kernel", "push/kernel", "staged/cpu"] {
+        assert!(ended.text.contains(path), "{path}: {ended:?}");
+    }
+    assert!(!ended.text.contains("push/inband"), "no card has it: {ended:?}");
+}
+
 /// A card that is not there is refused in one line.
 #[test]
 fn a_card_that_is_not_there_is_refused() {

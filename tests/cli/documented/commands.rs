@@ -100,7 +100,7 @@ pub const COMMANDS: &[(&str, How)] = &[
     ("bellpush run -- rping", There(RPING)),
     (
         "bellpush run -- bellpush bench --nic",
-        Not("it wants a build for cards; ./x test runs the tests on such a device"),
+        There("tests/external/doctor.rs::a_bench_takes_the_device_for_a_card"),
     ),
     (
         "bellpush run -- ./program",
