@@ -238,7 +238,7 @@ mod tests {
         let rung = uar.poll().expect("the second is there");
         uar.sweep(rung);
         assert_eq!(uar.swept().count(), 2);
-        uar.empty();
+        uar.empty(false);
         assert!(uar.has_more(), "what was rung meanwhile is in the records");
         assert!(uar.swept().all(|(_, rung)| rung == Rung::default()));
         assert!(uar.poll().is_none());
@@ -253,7 +253,7 @@ mod tests {
         let rung = uar.poll().unwrap();
         uar.sweep(rung);
         ring(&page, 2);
-        uar.empty();
+        uar.empty(false);
         assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(2)));
     }
 
@@ -265,7 +265,7 @@ mod tests {
             let rung = uar.poll().unwrap();
             uar.sweep(rung);
             uar.swept().for_each(drop);
-            uar.empty();
+            uar.empty(false);
             assert!(!uar.has_more());
             assert_eq!(page.load_u64(UAR_DOORBELL_OFFSETS[0], Ordering::Acquire).unwrap(), 1);
         }
