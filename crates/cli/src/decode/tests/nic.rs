@@ -4,16 +4,22 @@ use super::*;
 
 #[test]
 fn opcodes_are_those_of_linux() {
-    for (code, name) in [
-        (0x20, "SET_PSV"),
-        (0x21, "GET_PSV"),
-        (0x22, "CHECK_PSV"),
-        (0x23, "DUMP"),
-        (0x26, "RGET_PSV"),
-        (0x27, "RCHECK_PSV"),
+    for (code, ds, name) in [
+        (0x20, 1, "SET_PSV"),
+        (0x21, 1, "GET_PSV"),
+        (0x22, 1, "CHECK_PSV"),
+        // With the entry that it checks.
+        (0x23, 2, "DUMP"),
+        (0x26, 1, "RGET_PSV"),
+        (0x27, 1, "RCHECK_PSV"),
     ] {
+        let entry = format!("{:08x}{:08x}{:016x}", 64, 0x1234, 0x1000);
         let all = wqe(
-            &format!("000000{code:02x}0056780100000008{}", "00".repeat(52)),
+            &format!(
+                "000000{code:02x}005678{ds:02x}00000008{}{entry}{}",
+                "00".repeat(4),
+                "00".repeat(32)
+            ),
             &Options::default(),
         );
         assert_eq!(wrong(&all), "", "{name}");
