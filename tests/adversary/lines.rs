@@ -11,6 +11,7 @@ use bellpush::wire::line::FileDigest;
 
 const FILE: &str = "kernels/bench/where.cu";
 const SOURCE: &str = include_str!("../../kernels/bench/where.cu");
+
 /// Every verb of every way to post puts its caller's line into each of its WQEs.
 #[test]
 fn every_verb_names_the_line_that_called_it() {
