@@ -17,7 +17,7 @@ use bellpush_nic::{Access, Mr, Nic, NicError, Order, QpAttr, QpType, Queues};
 use bellpush_wire::{Iova, Qpn};
 
 impl SoftNic {
-    /// Creates a queue pair, as [`Nic::create_qp`](bellpush_nic::Nic::create_qp), with its own type.
+    /// Creates a queue pair, as [`Nic::create_qp`], with its own type.
     ///
     /// # Errors
     /// [`NicError::Attribute`], [`NicError::Full`], [`NicError::Memory`].
@@ -90,7 +90,7 @@ impl SoftNic {
     /// Lays out queues in memory as [`SoftNic::create`] does.
     ///
     /// # Errors
-    /// [`NicError::Memory`] when `memory` is shorter than [`Nic::queue_bytes`](bellpush_nic::Nic::queue_bytes).
+    /// [`NicError::Memory`] when `memory` is shorter than [`Nic::queue_bytes`].
     pub fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
         layout::check(attr)?;
         layout::place(attr, memory)
@@ -110,7 +110,7 @@ impl SoftNic {
         )
     }
 
-    /// The protection domain of [`Nic::register`](bellpush_nic::Nic::register) and [`Nic::create_qp`](bellpush_nic::Nic::create_qp).
+    /// The protection domain of [`Nic::register`] and [`Nic::create_qp`].
     pub fn default_pd(&self) -> &Arc<Pd> {
         &self.device.pd
     }
@@ -260,7 +260,7 @@ impl SoftNic {
     /// Registers memory in a protection domain.
     ///
     /// # Errors
-    /// As [`Nic::register`](bellpush_nic::Nic::register).
+    /// As [`Nic::register`].
     pub fn register_in(
         &self,
         pd: &Arc<Pd>,
@@ -289,7 +289,7 @@ impl SoftNic {
     /// Registers memory under a key whose low byte the caller chooses, as a DEVX program does.
     ///
     /// # Errors
-    /// As [`Nic::register`](bellpush_nic::Nic::register).
+    /// As [`Nic::register`].
     pub fn register_with_tag(
         &self,
         pd: &Arc<Pd>,
@@ -304,7 +304,7 @@ impl SoftNic {
     /// way come before, later ones find what it is then.
     ///
     /// # Errors
-    /// [`NicError::NoSuchRegion`], and as [`Nic::register`](bellpush_nic::Nic::register); nothing has changed then.
+    /// [`NicError::NoSuchRegion`], and as [`Nic::register`]; nothing has changed then.
     pub fn reregister(&self, mr: Mr, change: Reregister) -> Result<Mr, NicError> {
         let recorder = self.device.recorder.as_ref();
         let Some((call, change)) = recorder.map(|it| hooked::changed(it, &mr, change.clone()))
