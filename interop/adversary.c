@@ -106,81 +106,110 @@ struct wqe {
 	uint8_t rest[16];
 } __attribute__((aligned(64)));
 
+/* A queue pair whose ring the program writes itself, and the byte at the other end that each WQE writes. */
+struct ring {
+	struct pair p;
+	struct mlx5dv_qp dv;
+	struct ibv_mr *mr;
+	volatile uint8_t *to;
+};
+
+static void open_ring(struct ring *r)
+{
+	r->mr = open_relaxed(&r->p, &r->to);
+	r->dv = (struct mlx5dv_qp){ 0 };
+	struct mlx5dv_obj obj = { .qp = { .in = r->p.qp[0], .out = &r->dv } };
+	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+}
+
+/* Each WQE has a byte of its own to send: nobody says when it is complete. */
+static struct wqe write_byte(struct ring *r, int i)
+{
+	struct wqe wqe = { 0 };
+	mlx5dv_set_ctrl_seg(&wqe.ctrl, i, MLX5_OPCODE_RDMA_WRITE, 0, r->p.qp[0]->qp_num, 0, 3, 0, 0);
+	wqe.raddr.raddr = htobe64((uintptr_t)r->to);
+	wqe.raddr.rkey = htobe32(r->mr->rkey);
+	mlx5dv_set_data_seg(&wqe.data, 1, r->p.mr->lkey, (uintptr_t)r->p.mem + i);
+	r->p.mem[i] = i + 1;
+	return wqe;
+}
+
+static void place(struct ring *r, const struct wqe *wqe, int i)
+{
+	memcpy((uint8_t *)r->dv.sq.buf + (i % r->dv.sq.wqe_cnt) * r->dv.sq.stride, wqe, sizeof *wqe);
+	/* For the device: the WQE before the record that counts it. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+static void count(struct ring *r, int i)
+{
+	r->dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
+	/* For the device: the record before the doorbell that has it read. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static void ring(struct ring *r, const struct wqe *wqe)
+{
+	*(volatile uint64_t *)r->dv.bf.reg = *(const uint64_t *)wqe;
+}
+
+/* The device gets on, and finds what there is. */
+static void let_it(struct ring *r)
+{
+	struct ibv_wc wc;
+	CHECK(ibv_poll_cq(r->p.cq[1], 1, &wc) == 0);
+}
+
+static void until_written(struct ring *r, int i, double seconds)
+{
+	for (double end = now() + seconds; *r->to != (uint8_t)(i + 1); let_it(r))
+		CHECK(now() < end);
+	/* It is complete soon: nothing is behind it, and nobody reuses its place before. */
+	usleep(i % 8 ? 0 : 2000);
+}
+
+static void close_ring(struct ring *r)
+{
+	usleep(20000);
+	close_relaxed(&r->p, r->mr);
+}
+
 static void record(int wrong)
 {
-	struct pair p;
-	volatile uint8_t *to;
-	struct ibv_mr *mr = open_relaxed(&p, &to);
-	struct mlx5dv_qp dv = { 0 };
-	struct mlx5dv_obj obj = { .qp = { .in = p.qp[0], .out = &dv } };
-	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+	struct ring r;
+	open_ring(&r);
 	for (int i = 0; i < ROUNDS; i++) {
-		struct wqe wqe = { 0 };
-		struct ibv_wc wc;
-		mlx5dv_set_ctrl_seg(&wqe.ctrl, i, MLX5_OPCODE_RDMA_WRITE, 0, p.qp[0]->qp_num, 0, 3, 0, 0);
-		wqe.raddr.raddr = htobe64((uintptr_t)to);
-		wqe.raddr.rkey = htobe32(mr->rkey);
-		/* Nobody says when it is complete: each has a byte of its own. */
-		mlx5dv_set_data_seg(&wqe.data, 1, p.mr->lkey, (uintptr_t)p.mem + i);
-		p.mem[i] = i + 1;
+		struct wqe wqe = write_byte(&r, i);
 		if (wrong) {
-			dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
-			/* The device gets on, and finds it. */
-			CHECK(ibv_poll_cq(p.cq[1], 1, &wc) == 0);
+			count(&r, i);
+			let_it(&r);
 		}
-		memcpy((uint8_t *)dv.sq.buf + (i % dv.sq.wqe_cnt) * dv.sq.stride, &wqe, sizeof wqe);
-		__atomic_thread_fence(__ATOMIC_RELEASE);
-		dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
-		__atomic_thread_fence(__ATOMIC_SEQ_CST);
-		*(volatile uint64_t *)dv.bf.reg = *(uint64_t *)&wqe;
-		for (double end = now() + 20; *to != (uint8_t)(i + 1);) {
-			CHECK(now() < end);
-			ibv_poll_cq(p.cq[1], 1, &wc);
-		}
-		/* It is complete soon: nothing is behind it, and nobody reuses its place before. */
-		usleep(i % 8 ? 0 : 2000);
+		place(&r, &wqe, i);
+		count(&r, i);
+		ring(&r, &wqe);
+		until_written(&r, i, 20);
 	}
-	usleep(20000);
-	close_relaxed(&p, mr);
+	close_ring(&r);
 }
 
 /* What a card does with a doorbell: it reads the record, and starts what that counts. */
 static void doorbell(int unrung, int early)
 {
-	struct pair p;
-	volatile uint8_t *to;
-	struct ibv_mr *mr = open_relaxed(&p, &to);
-	struct mlx5dv_qp dv = { 0 };
-	struct mlx5dv_obj obj = { .qp = { .in = p.qp[0], .out = &dv } };
-	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+	struct ring r;
+	open_ring(&r);
 	for (int i = 0; i < ROUNDS; i++) {
-		struct wqe wqe = { 0 };
-		struct ibv_wc wc;
-		mlx5dv_set_ctrl_seg(&wqe.ctrl, i, MLX5_OPCODE_RDMA_WRITE, 0, p.qp[0]->qp_num, 0, 3, 0, 0);
-		wqe.raddr.raddr = htobe64((uintptr_t)to);
-		wqe.raddr.rkey = htobe32(mr->rkey);
-		mlx5dv_set_data_seg(&wqe.data, 1, p.mr->lkey, (uintptr_t)p.mem + i);
-		p.mem[i] = i + 1;
-		memcpy((uint8_t *)dv.sq.buf + (i % dv.sq.wqe_cnt) * dv.sq.stride, &wqe, sizeof wqe);
-		__atomic_thread_fence(__ATOMIC_RELEASE);
+		struct wqe wqe = write_byte(&r, i);
+		place(&r, &wqe, i);
 		if (early) {
-			*(volatile uint64_t *)dv.bf.reg = *(uint64_t *)&wqe;
-			/* The device gets on, and takes the doorbell. */
-			ibv_poll_cq(p.cq[1], 1, &wc);
-			__atomic_thread_fence(__ATOMIC_SEQ_CST);
+			ring(&r, &wqe);
+			let_it(&r);
 		}
-		dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
-		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		count(&r, i);
 		if (!early && !(unrung && i == ROUNDS / 2))
-			*(volatile uint64_t *)dv.bf.reg = *(uint64_t *)&wqe;
-		for (double end = now() + 3; *to != (uint8_t)(i + 1);) {
-			CHECK(now() < end);
-			ibv_poll_cq(p.cq[1], 1, &wc);
-		}
-		usleep(i % 8 ? 0 : 2000);
+			ring(&r, &wqe);
+		until_written(&r, i, 3);
 	}
-	usleep(20000);
-	close_relaxed(&p, mr);
+	close_ring(&r);
 }
 
 /* That a send is complete does not say that its receive is. */

@@ -17,6 +17,8 @@ static int rank, ranks;
 		}                                                                              \
 	} while (0)
 
+#include "sent.h"
+
 /* Eager messages, with and without a copy; rendezvous; more than one fragment. */
 static const int sizes[] = { 0, 1, 8, 100, 1024, 4095, 8192, 65536, 300000, (1 << 20) + 3 };
 enum { SIZES = sizeof sizes / sizeof *sizes, LARGEST = (1 << 20) + 3, MANY = 64, WORDS = 4096 };
@@ -244,18 +246,6 @@ static void one_sided(void)
 	free(got);
 	free(drawn);
 	free(by_all);
-}
-
-/* What this process's device has sent, in bytes: sysfs counts words of 4. */
-static long sent(void)
-{
-	FILE *file = fopen("/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "r");
-	long words = 0;
-	if (file) {
-		CHECK(fscanf(file, "%ld", &words) == 1);
-		fclose(file);
-	}
-	return words * 4;
 }
 
 int main(int argc, char **argv)

@@ -5,77 +5,30 @@
 // Environment: RANK 0 or 1; MEET, a directory that both share and that is empty; LIMIT, the seconds that a step may
 // take (20). interop/nccl_gin.sh builds and runs it, with NCCL 2.30 or later.
 #include <algorithm>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <nccl_device.h>
+
+#include "ranks.cuh"
 
 namespace {
 
 constexpr size_t BYTES = 4 << 20;
 constexpr int ROUNDS = 100, WARPS = 8, EACH = 16, BLOCKS = 4;
 
-double start_s, limit_s = 20;
-int rank, peer, failures;
-const char *meeting;
-
-double now()
-{
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-void say(const char *format, ...)
-{
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    printf("[%d %7.3f] %s\n", rank, now() - start_s, text);
-    fflush(stdout);
-}
-
-[[noreturn]] void give_up(const char *what, const char *why)
-{
-    say("FAILED %s: %s", what, why);
-    raise(SIGUSR2);
-    sleep(2);
-    _exit(2);
-}
-
-void must(cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess) give_up(what, cudaGetErrorString(e));
-}
 void must(ncclResult_t e, const char *what)
 {
     if (e != ncclSuccess) give_up(what, ncclGetErrorString(e));
 }
 #define MUST(call) must((call), #call)
-
-void wait(cudaStream_t stream, const char *what)
-{
-    for (double until = now() + limit_s;; usleep(20)) {
-        cudaError_t e = cudaStreamQuery(stream);
-        if (e == cudaSuccess) return;
-        if (e != cudaErrorNotReady) must(e, what);
-        if (now() > until) give_up(what, "not done in time");
-    }
-}
 
 std::string file(const std::string &name, int of) { return std::string(meeting) + "/" + name + "." + std::to_string(of); }
 
@@ -290,7 +243,7 @@ bool asked(int argc, char **argv, const char *what)
 
 int main(int argc, char **argv)
 {
-    start_s = now();
+    start_s = now(), limit_s = 20;
     rank = atoi(getenv("RANK")), peer = 1 - rank, meeting = getenv("MEET");
     if (const char *limit = getenv("LIMIT")) limit_s = atof(limit);
     setup();

@@ -5,75 +5,27 @@
 // Environment: RANK 0 or 1; MEET, a directory that both share and that is empty; LIMIT, the seconds that
 // a step may take (15); SPLIT=1 does not queue the kernel that waits for a signal behind the one that
 // sends it. interop/nvshmem.sh runs it.
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <vector>
-
-#include <signal.h>
-#include <unistd.h>
 
 #include <cuda_runtime.h>
 #include <nvshmem.h>
 #include <nvshmemx.h>
+
+#include "ranks.cuh"
 
 namespace {
 
 constexpr int WARPS = 32, ROUNDS = 200, BARRIERS = 50;
 constexpr size_t INTS = 1 << 18;
 
-double start_s, limit_s = 15;
-int rank, peer, failures;
 bool split;
-const char *meeting;
 
-double now()
-{
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-void say(const char *format, ...)
-{
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    printf("[%d %7.3f] %s\n", rank, now() - start_s, text);
-    fflush(stdout);
-}
-
-[[noreturn]] void give_up(const char *what, const char *why)
-{
-    say("FAILED %s: %s", what, why);
-    raise(SIGUSR2);
-    sleep(2);
-    _exit(2);
-}
-
-void must(cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess) give_up(what, cudaGetErrorString(e));
-}
 #define CUDA(call) must((call), #call)
-
-void wait(cudaStream_t stream, const char *what)
-{
-    double until = now() + limit_s;
-    for (;;) {
-        cudaError_t e = cudaStreamQuery(stream);
-        if (e == cudaSuccess) return;
-        if (e != cudaErrorNotReady) must(e, what);
-        if (now() > until) give_up(what, "not done in time");
-        usleep(20);
-    }
-}
 
 void meet(const char *what)
 {
@@ -393,7 +345,7 @@ void initialise()
 
 int main()
 {
-    start_s = now();
+    start_s = now(), limit_s = 15;
     const char *number = getenv("RANK");
     meeting = getenv("MEET");
     split = getenv("SPLIT") != nullptr;

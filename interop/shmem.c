@@ -18,6 +18,8 @@ static int me, all, next, before;
 		}                                                                              \
 	} while (0)
 
+#include "sent.h"
+
 /* A few bytes, a packet, more than one, more than one fragment; none is a multiple of the next. */
 static const int sizes[] = { 1, 8, 100, 1024, 4095, 8192, 65536, 300000, (1 << 20) + 3 };
 enum { SIZES = sizeof sizes / sizeof *sizes, LARGEST = (1 << 20) + 3, MANY = 64, WORDS = 1000 };
@@ -201,18 +203,6 @@ static void collectives(void)
 		CHECK(in[i] == (all - 1) * 1000000L + i);
 	shmem_free(in);
 	give_back(out);
-}
-
-/* What this process's device has sent, in bytes: sysfs counts words of 4. */
-static long sent(void)
-{
-	FILE *file = fopen("/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "r");
-	long words = 0;
-	if (file) {
-		CHECK(fscanf(file, "%ld", &words) == 1);
-		fclose(file);
-	}
-	return words * 4;
 }
 
 int main(int argc, char **argv)

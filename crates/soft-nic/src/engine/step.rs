@@ -255,8 +255,8 @@ impl Queues {
     }
 }
 
-/// Looks at what a queue pair's doorbell and record say, and whether the doorbell was first. One that has nothing costs
-/// no more than this.
+/// Looks at what a queue pair's doorbell and record say, and whether they differ. One that has nothing costs no more
+/// than this.
 #[inline]
 fn look(
     slots: &mut [Option<Box<Requester>>],

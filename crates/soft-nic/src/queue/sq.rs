@@ -188,8 +188,9 @@ impl SendQueue {
     /// suffice in a ring of 2^15 blocks: a register that is seen a whole ring late gives the index
     /// of a whole ring ahead (models/push.pml, `SHORT_COUNTERS`).
     ///
-    /// Whether a doorbell was ahead of the record: who rings so rings once more, with the same bytes, when the record is
-    /// written.
+    /// Says whether a register and the record count differently. The register may be ahead: who rings so rings once more,
+    /// with the same bytes, when the record is written ([`crate::queue::uar::Uar::empty`]). Where it is behind, the ringer
+    /// is about to ring again, and nothing is lost by a look too many.
     pub(crate) fn ring(&mut self, registers: Rung) -> bool {
         let blocks = self.qp.attr.sq_blocks;
         let counts = !self.goes_by_record();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::event::MAGIC;
 use super::event::{Call, Event, Header, Outcome, Place, SrqSort};
 use super::reader::{RecordingError, broken, event_at, not_ours};
-use bellpush_nic::{Order, QpType};
+use bellpush_nic::QpType;
 use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
 use bellpush_wire::doorbell::{Doorbell, UAR_DOORBELL_OFFSETS};
@@ -68,8 +68,6 @@ pub enum Format {
         qpn: u32,
         /// Whether it is the send queue's word.
         send: bool,
-        /// Whether the record must be visible before the doorbell.
-        strict: bool,
     },
     /// A word of a CQ's doorbell record.
     CqRecord {
@@ -103,7 +101,6 @@ struct Queue {
     rq: Place,
     stride: u64,
     dbr: Place,
-    strict: bool,
     /// A WQE of which the NIC has read a part: where it begins, and that part.
     begun: Option<(u64, Vec<u8>)>,
 }
@@ -163,9 +160,8 @@ impl Reading {
                 }
                 self.uars.push(qp.uar);
                 let stride = 1 << qp.rq_stride_log.min(16);
-                let (kind, strict, begun) = (qp.kind, qp.order == Order::Strict, None);
-                let queue =
-                    Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr: qp.dbr, strict, begun };
+                let (kind, begun) = (qp.kind, None);
+                let queue = Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr: qp.dbr, begun };
                 self.qps.insert(qpn, queue);
             }
             (Call::Cq(cq), Outcome::Number(number)) => {
@@ -214,7 +210,7 @@ impl Reading {
             if bytes != 4 || !(send || at == DBR_RCV_OFFSET as u64) {
                 return None;
             }
-            return Some((Format::Record { qpn, send, strict: qp.strict }, memory));
+            return Some((Format::Record { qpn, send }, memory));
         }
         for (&cq, it) in &self.cqs {
             if let Some(at) = within(&it.dbr, region, offset) {
