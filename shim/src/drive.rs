@@ -35,6 +35,12 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// program that has it may look at its memory alone, where nothing but the engine's thread would carry the
 /// answer to.
 const SECOND_LOOK_NS: u64 = 10_000;
+/// Steps that the engine's thread takes at most until a message is acknowledged of which the program has had the CQE: the
+/// one that it is in, the one that has the acknowledgement wait for an answer, and the one that says it.
+const LAST_STEPS: u64 = 3;
+/// How long a process that ends waits for them at most, and how often it looks. They take a few rests of the thread's.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+const LAST_NAP: Duration = Duration::from_micros(50);
 /// An answer that the thread found so long after such a poll would perhaps have come in time.
 const SOON_NS: u64 = 100_000;
 
@@ -57,6 +63,10 @@ pub struct Driver {
     /// Whether the engine's thread stays out.
     out: AtomicBool,
     thread: OnceLock<Thread>,
+    /// Steps that the engine's thread has done.
+    steps: AtomicU64,
+    /// The process ends: nobody polls any more.
+    leaves: AtomicBool,
     /// What counts as polling is a thread that has rung, and looks on for the answer.
     lingers: AtomicBool,
     /// Whether such a poll looks on, and when the last was, in ns since the start; 0 once something came.
@@ -80,6 +90,8 @@ impl Driver {
             idle: AtomicBool::new(true),
             out: AtomicBool::new(false),
             thread: OnceLock::new(),
+            steps: AtomicU64::new(0),
+            leaves: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
             answers: Trial::default(),
             acknowledged_ns: AtomicU64::new(0),
@@ -266,6 +278,7 @@ impl Driver {
         (enough(&self.empty) || enough(&self.taken))
             && now.saturating_sub(polled) < PATIENCE
             && !self.alone.load(Ordering::Relaxed)
+            && !self.leaves.load(Ordering::Relaxed)
     }
 
     /// Whether the program polls by looking on after doorbells only: what is no answer it does not look for.
@@ -279,12 +292,25 @@ impl Driver {
         let at_once = engine.try_step(now_ns);
         let progress = at_once.unwrap_or_else(|| engine.step(now_ns));
         self.note(&progress, now_ns, true);
+        self.steps.fetch_add(1, Ordering::Relaxed);
         match at_once {
             Some(progress) if progress.is_busy() => self.forget_polls(),
             Some(_) => {}
             None => self.count_taken(),
         }
         (progress, at_once.is_some())
+    }
+
+    /// The process ends: waits until the engine's thread has said what is owed, until then at most. The calling thread
+    /// steps nothing: it may have been interrupted anywhere, with any lock.
+    fn take_leave(&self, until: Instant) {
+        self.leaves.store(true, Ordering::Relaxed);
+        self.wake();
+        let enough = self.steps.load(Ordering::Relaxed).wrapping_add(LAST_STEPS);
+        let behind = || enough.wrapping_sub(self.steps.load(Ordering::Relaxed)) as i64 > 0;
+        while behind() && !self.is_stopped() && Instant::now() < until {
+            std::thread::sleep(LAST_NAP);
+        }
     }
 
     /// The engine's thread stays out for so long, or until the program is about to sleep.
@@ -378,6 +404,18 @@ impl Drivers {
             && let Some(driver) = slot.as_ref()
         {
             driver.wake();
+        }
+    }
+
+    /// The process ends. A card acknowledges what has come whatever becomes of the program; so does each engine now.
+    pub fn take_leave(&self) {
+        let until = Instant::now() + LAST_WORDS;
+        for slot in self.all.iter().filter(|_| self.here.is_here()) {
+            // Who has it closes the device, which says what is owed, or is the interrupted thread itself.
+            let Ok(slot) = slot.try_lock() else { continue };
+            if let Some(driver) = slot.as_deref() {
+                driver.take_leave(until);
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Static and setuid programs, and libraries loaded with `RTLD_DEEPBIND`, do not come here.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -38,6 +39,24 @@ static START: extern "C" fn() = {
     }
     start
 };
+
+/// Ends the process at once, but for what its devices owe.
+fn leave(status: c_int) -> Infallible {
+    let leave = || process::own().map(|process| process.drivers.take_leave());
+    let _ = catch_unwind(leave); // nobody is left to be told
+    // SAFETY: takes a number.
+    unsafe { real::exit_now(status) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn _exit(status: c_int) -> Infallible {
+    leave(status)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn _Exit(status: c_int) -> Infallible {
+    leave(status)
+}
 
 /// Runs when the process ends in order.
 #[used]

@@ -287,6 +287,7 @@ impl Process {
 
     /// The process ends.
     pub fn end(&self) {
+        self.drivers.take_leave();
         let cm = lock(&self.rdma_cm).clone();
         cm.inspect(|cm| cm.farewell());
         for index in 0..self.options.devices {

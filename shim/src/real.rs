@@ -115,6 +115,7 @@ real! {
         (at: *mut c_void, bytes: usize, new_bytes: usize, flags: c_int, new_at: *mut c_void) -> *mut c_void;
     munmap as c"munmap" in "C" (at: *mut c_void, bytes: usize) -> c_int;
     socket as c"socket" in "C" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    exit_now as c"_exit" in "C" (status: c_int) -> std::convert::Infallible;
     dlvsym as c"dlvsym" in "C" (library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 

@@ -13,6 +13,7 @@ mod doorbells;
 mod fault_table;
 mod faults;
 mod interrupted;
+mod leaving;
 mod lookups;
 mod mpi;
 mod perftest;
