@@ -21,7 +21,7 @@ use crate::drive::Inside;
 use crate::files::{FileId, Kind, file_id};
 use crate::layout::rdev;
 use crate::process::{self, Process, process};
-use crate::rdma_cm::{self, MAX_COMMAND_BYTES, Outcome};
+use crate::rdma_cm::{self, MAX_COMMAND_BYTES, Named, Outcome};
 use crate::real::{self, Choose, Compare};
 use crate::signals;
 use crate::tree::{self, Target};
@@ -463,14 +463,14 @@ fn command(fd: c_int, buf: *const c_void, count: usize, waited: Option<FileId>) 
         _ => return Written::Foreign,
     };
     let done = catch_unwind(AssertUnwindSafe(|| {
-        let cm = process.rdma_cm()?;
+        let cm = process.rdma_cm().map_err(|refusal| Named("rdma_cm", refusal))?;
         cm.command(process, &file, fd, (buf as u64, count))
     }));
     let errno = match done {
         Ok(Ok(Outcome::Done)) => return Written::Done(count as isize),
         Ok(Ok(Outcome::Wait)) => return id.map_or(Written::WaitsForNothing, Written::Waits),
-        Ok(Err(refusal)) => {
-            process.refused("rdma_cm", &refusal);
+        Ok(Err(Named(what, refusal))) => {
+            process.refused(what, &refusal);
             refusal.errno()
         }
         Err(_) => libc::EIO,

@@ -60,6 +60,33 @@ const EXTENDED: [&str; 8] = [
 ];
 const THRESHOLD: u32 = 50;
 
+/// `RDMA_USER_CM_CMD_*`, in their order.
+const OF_RDMA_CM: [&str; 23] = [
+    "rdma_create_id",
+    "rdma_destroy_id",
+    "rdma_bind_addr",
+    "rdma_resolve_addr",
+    "rdma_resolve_route",
+    "a query of an rdma_cm_id's route",
+    "rdma_connect",
+    "rdma_listen",
+    "rdma_accept",
+    "rdma_reject",
+    "rdma_disconnect",
+    "rdma_init_qp_attr",
+    "rdma_get_cm_event",
+    "a query of an rdma_cm_id's options",
+    "rdma_set_option",
+    "rdma_notify",
+    "rdma_join_multicast",
+    "rdma_leave_multicast",
+    "rdma_migrate_id",
+    "a query of an rdma_cm_id",
+    "rdma_bind_addr",
+    "rdma_resolve_addr",
+    "rdma_join_multicast",
+];
+
 /// Commands of the device that libraries send, by their numbers.
 const OF_DEVICE: [(u16, &str); 40] = [
     (0x100, "QUERY_HCA_CAP"),
@@ -138,6 +165,11 @@ fn written(number: u32) -> String {
     name.map_or_else(|| format!("the unknown command {number:#x}"), |name| (*name).into())
 }
 
+/// The function of librdmacm's that sends a command.
+pub fn of_rdma_cm(command: u32) -> &'static str {
+    OF_RDMA_CM.get(command as usize).copied().unwrap_or("an unknown command of librdmacm's")
+}
+
 fn of_device(code: u16) -> String {
     let known = OF_DEVICE.iter().find(|(other, _)| *other == code);
     known.map_or_else(|| format!("command {code:#x}"), |(_, name)| (*name).into())
@@ -204,6 +236,7 @@ fn function(object: u16, method: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma_cm::command as rdma_cm;
 
     #[test]
     fn commands_are_known_by_the_functions_that_send_them() {
@@ -213,6 +246,9 @@ mod tests {
         assert_eq!(written(command::EX_QUERY_DEVICE), "ibv_query_device");
         assert_eq!(written(77), "the unknown command 0x4d");
         assert_eq!(function(object::CQ, method::CREATE), "ibv_create_cq");
+        assert_eq!(of_rdma_cm(rdma_cm::MIGRATE_ID), "rdma_migrate_id");
+        assert_eq!(of_rdma_cm(rdma_cm::JOIN_MCAST), "rdma_join_multicast");
+        assert_eq!(of_rdma_cm(23), "an unknown command of librdmacm's");
         assert_eq!(function(object::UAR, method::UAR_DESTROY), "mlx5dv_devx_free_uar");
         assert_eq!(function(object::DM, method::DM_FREE), "ibv_free_dm");
         assert_eq!(function(99, 3), "an unknown call (object 0x63, method 0x3)");

@@ -20,6 +20,7 @@ use crate::abi::verbs::event;
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::files::Kind;
+use crate::names;
 use crate::process::Process;
 use crate::request::{read_user, write_user};
 
@@ -38,6 +39,9 @@ pub enum Outcome {
     /// It waits for an event.
     Wait,
 }
+
+/// A command that was refused, by what people know it by.
+pub struct Named(pub &'static str, pub Refusal);
 
 /// A command on its way.
 struct Call<'a> {
@@ -58,43 +62,57 @@ impl RdmaCm {
         file: &CmFile,
         fd: RawFd,
         (addr, bytes): (u64, usize),
-    ) -> Result<Outcome, Refusal> {
-        let length = |value: usize| {
-            let must = "those of a command";
-            Refusal::Value { what: "number of bytes", value: value as u64, must }
-        };
-        let mut header = Header::zeroed();
-        if !(size_of::<Header>()..=MAX_COMMAND_BYTES).contains(&bytes) {
-            return Err(length(bytes));
-        }
-        read_user(addr, bytes_of_mut(&mut header))?;
-        let input = usize::from(header.input);
-        if input + size_of::<Header>() > bytes {
-            return Err(length(input));
-        }
-        let mut copy = vec![0; input];
-        read_user(addr + size_of::<Header>() as u64, &mut copy)?;
-        let call = Call { cm: self, process, file, input: copy, room: header.output.into() };
-        match header.command {
-            command::CREATE_ID => call.create_id(),
-            command::DESTROY_ID => call.destroy_id(),
-            command::BIND_IP => call.bind_ip(),
-            command::BIND => call.bind(),
-            command::RESOLVE_IP => call.resolve_ip(),
-            command::RESOLVE_ADDR => call.resolve_addr(),
-            command::RESOLVE_ROUTE => call.resolve_route(),
-            command::QUERY_ROUTE => call.query_route(),
-            command::QUERY => call.query(),
-            command::CONNECT => call.connect(),
-            command::LISTEN => call.listen(),
-            command::ACCEPT => call.accept(),
-            command::REJECT => call.reject(),
-            command::DISCONNECT => call.disconnect(),
-            command::INIT_QP_ATTR => call.init_qp_attr(),
-            command::GET_EVENT => return call.get_event(fd),
-            command::SET_OPTION => call.set_option(),
-            command::NOTIFY => call.notify(),
-            command::MIGRATE_ID => call.migrate_id(),
+    ) -> Result<Outcome, Named> {
+        let (header, input) =
+            read(addr, bytes).map_err(|refusal| Named("a command of librdmacm's", refusal))?;
+        let call = Call { cm: self, process, file, input, room: header.output.into() };
+        call.carry_out(header.command, fd)
+            .map_err(|refusal| Named(names::of_rdma_cm(header.command), refusal))
+    }
+}
+
+/// Copies a command out.
+fn read(addr: u64, bytes: usize) -> Result<(Header, Vec<u8>), Refusal> {
+    let length = |value: usize| {
+        let must = "those of a command";
+        Refusal::Value { what: "number of bytes", value: value as u64, must }
+    };
+    let mut header = Header::zeroed();
+    if !(size_of::<Header>()..=MAX_COMMAND_BYTES).contains(&bytes) {
+        return Err(length(bytes));
+    }
+    read_user(addr, bytes_of_mut(&mut header))?;
+    let input = usize::from(header.input);
+    if input + size_of::<Header>() > bytes {
+        return Err(length(input));
+    }
+    let mut copy = vec![0; input];
+    read_user(addr + size_of::<Header>() as u64, &mut copy)?;
+    Ok((header, copy))
+}
+
+impl<'a> Call<'a> {
+    fn carry_out(&self, command: u32, fd: RawFd) -> Result<Outcome, Refusal> {
+        match command {
+            command::CREATE_ID => self.create_id(),
+            command::DESTROY_ID => self.destroy_id(),
+            command::BIND_IP => self.bind_ip(),
+            command::BIND => self.bind(),
+            command::RESOLVE_IP => self.resolve_ip(),
+            command::RESOLVE_ADDR => self.resolve_addr(),
+            command::RESOLVE_ROUTE => self.resolve_route(),
+            command::QUERY_ROUTE => self.query_route(),
+            command::QUERY => self.query(),
+            command::CONNECT => self.connect(),
+            command::LISTEN => self.listen(),
+            command::ACCEPT => self.accept(),
+            command::REJECT => self.reject(),
+            command::DISCONNECT => self.disconnect(),
+            command::INIT_QP_ATTR => self.init_qp_attr(),
+            command::GET_EVENT => return self.get_event(fd),
+            command::SET_OPTION => self.set_option(),
+            command::NOTIFY => self.notify(),
+            command::MIGRATE_ID => self.migrate_id(),
             command::JOIN_IP_MCAST | command::JOIN_MCAST | command::LEAVE_MCAST => {
                 Err(Refusal::Unsupported("multicast"))
             }
@@ -107,9 +125,7 @@ impl RdmaCm {
         }
         .map(|()| Outcome::Done)
     }
-}
 
-impl<'a> Call<'a> {
     fn input<T: Pod>(&self) -> Result<T, Refusal> {
         self.input_from(size_of::<T>())
     }

@@ -40,7 +40,9 @@ use crate::process::Process;
 use crate::thread::Quiet;
 
 pub use abi::VERSION;
-pub use commands::{MAX_COMMAND_BYTES, Outcome};
+#[cfg(test)]
+pub use abi::command;
+pub use commands::{MAX_COMMAND_BYTES, Named, Outcome};
 
 /// Messages that wait for the thread at most; like any datagram, those beyond are lost.
 const MOST_MESSAGES: usize = 1024;
