@@ -65,6 +65,50 @@ static void functions(void)
 }
 
 /* What each directory of a device is a device of, as NCCL asks: by the last name of the path. */
+/* The list of PCI functions, and all of it as hwloc finds it: from the root directory, opened. */
+static void lists(void)
+{
+	struct dirent **own, **all;
+	char buf[64];
+	/* Of two names of a directory, only the usual one is looked at. */
+	int n = scandir("/sys/bus/./pci/devices", &own, wanted, alphasort), found = 0;
+	n = n < 0 ? 0 : n;
+	int m = scandir("/sys/bus/pci/devices/", &all, wanted, alphasort);
+	CHECK(m == n + 1);
+	for (int i = 0; i < m; i++) {
+		if (strcmp(all[i]->d_name, "be11:01:00.0") == 0)
+			continue;
+		CHECK(found < n && strcmp(all[i]->d_name, own[found++]->d_name) == 0);
+		char path[PATH_MAX], *real;
+		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s", all[i]->d_name);
+		CHECK((real = realpath(path, NULL)) && strncmp(real, "/sys/devices/", 13) == 0);
+		int list = open("/sys/bus/pci/devices", O_RDONLY | O_DIRECTORY);
+		snprintf(path, sizeof path, "%s/vendor", all[i]->d_name);
+		CHECK(list >= 0 && faccessat(list, path, R_OK, 0) == 0);
+		close(list);
+	}
+	int root = open("/", O_RDONLY | O_DIRECTORY), fd;
+	CHECK(root >= 0);
+	CHECK((fd = openat(root, "sys/bus/pci/devices/be11:01:00.0/vendor", O_RDONLY)) >= 0);
+	CHECK(read(fd, buf, sizeof buf) == 7 && memcmp(buf, "0x15b3\n", 7) == 0);
+	close(fd);
+	/* As libpci reads it. */
+	uint8_t config[64];
+	CHECK((fd = open("/sys/bus/pci/devices/be11:01:00.0/config", O_RDONLY)) >= 0);
+	CHECK(read(fd, config, sizeof config) == 64 && memcmp(config, "\xb3\x15\x21\x10", 4) == 0);
+	CHECK(config[9] == 0 && config[10] == 7 && config[11] == 2);
+	close(fd);
+	struct stat status;
+	CHECK(fstatat(root, "dev/infiniband/uverbs0", &status, 0) == 0 && S_ISCHR(status.st_mode));
+	CHECK(readlinkat(root, "sys/class/infiniband/mlx5_0/device", buf, sizeof buf) > 0);
+	CHECK(faccessat(root, "sys/class/infiniband/mlx5_0/node_guid", R_OK, 0) == 0);
+	/* From elsewhere they are no such files. */
+	int elsewhere = open("/proc", O_RDONLY | O_DIRECTORY);
+	CHECK(elsewhere >= 0 && openat(elsewhere, "sys/class/infiniband/mlx5_0/node_guid", O_RDONLY) < 0);
+	REFUSED(fstatat(elsewhere, "dev/infiniband/uverbs0", &status, 0), ENOENT);
+	CHECK(chdir("/") == 0 && access("dev/infiniband/uverbs0", R_OK) == 0);
+}
+
 static void subsystems(void)
 {
 	char buf[PATH_MAX];
@@ -178,7 +222,7 @@ static void states(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
-		{ "functions", functions }, { "subsystems", subsystems }, { "layout", layout },
+		{ "functions", functions }, { "lists", lists }, { "subsystems", subsystems }, { "layout", layout },
 		{ "gids", gids }, { "own", own }, { "states", states },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);

@@ -93,7 +93,7 @@ impl Dir {
     }
 
     /// Writes a new file in place of what has the name, which is not followed if it is a link.
-    pub fn write(&self, name: &str, text: &str) -> io::Result<Written> {
+    pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<Written> {
         let name = CString::new(name)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         // SAFETY: a C string and a descriptor of ours; what was there is to go.
@@ -101,7 +101,7 @@ impl Dir {
             libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0);
             Hidden::new(open(self.0.as_raw_fd(), &name, flags, 0o644)?)
         };
-        (&*file).write_all(text.as_bytes())?;
+        (&*file).write_all(bytes)?;
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         Ok(Written { _file: file, path })
     }
@@ -111,7 +111,7 @@ impl Dir {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let scratch = format!(".new-{}-{number}", std::process::id());
-        let written = self.write(&scratch, &format!("{line}\n"))?;
+        let written = self.write(&scratch, format!("{line}\n").as_bytes())?;
         self.rename(&scratch, name)?;
         Ok(written)
     }
@@ -149,7 +149,7 @@ mod tests {
         make(&path).unwrap();
         let dir = Dir::open(&path, false).unwrap();
         assert!(is_hidden(dir.0.as_raw_fd()));
-        dir.write("file", "text").unwrap();
+        dir.write("file", b"text").unwrap();
         assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "text");
         std::fs::remove_dir_all(folder).unwrap();
     }

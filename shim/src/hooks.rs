@@ -86,9 +86,9 @@ pub fn answer(body: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
 
 /// # Safety
 /// `path` is a C string, or null.
-unsafe fn target<'a>(path: *const c_char) -> Target<'a> {
+unsafe fn target<'a>(dir: c_int, path: *const c_char) -> Target<'a> {
     // SAFETY: as the caller promises.
-    process().map_or(Target::Foreign, |process| unsafe { process.tree.target(path) })
+    process().map_or(Target::Foreign, |process| unsafe { process.tree.target(dir, path) })
 }
 
 /// A file of the tree is to be opened; where another process may write it as well, the one that is meant.
@@ -134,12 +134,13 @@ fn open_rdma_cm() -> c_int {
 /// # Safety
 /// `path` is a C string, or null.
 unsafe fn redirect<R>(
+    dir: c_int,
     path: *const c_char,
     opens: bool,
     call: impl FnOnce(*const c_char) -> R,
 ) -> R {
     // SAFETY: as the caller promises.
-    match unsafe { target(path) } {
+    match unsafe { target(dir, path) } {
         Target::Foreign => call(path),
         Target::File(inside) | Target::Uverbs(_, inside) | Target::RdmaCm(inside) => {
             inside.with(|inside| {
@@ -157,8 +158,9 @@ macro_rules! hook_paths {
         -> $ret:ty;)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name($($before: $b,)* path: *const c_char, $($after: $a),*) -> $ret {
+            let dir = libc::AT_FDCWD $(- libc::AT_FDCWD + $before)*;
             // SAFETY: the program's own arguments, of which the path may be replaced.
-            unsafe { redirect(path, false, |path| real::$real($($before,)* path $(, $after)*)) }
+            unsafe { redirect(dir, path, false, |path| real::$real($($before,)* path $(, $after)*)) }
         }
     )*};
 }
@@ -191,7 +193,7 @@ macro_rules! hook_fopens {
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
             // SAFETY: the program's own arguments, of which the path may be replaced.
-            unsafe { redirect(path, true, |path| real::fopen(path, mode)) }
+            unsafe { redirect(libc::AT_FDCWD, path, true, |path| real::fopen(path, mode)) }
         }
     )*};
 }
@@ -223,13 +225,20 @@ unsafe fn as_known(found: *mut c_char, given: *mut c_char) -> *mut c_char {
 #[unsafe(no_mangle)]
 extern "C" fn realpath(path: *const c_char, buf: *mut c_char) -> *mut c_char {
     // SAFETY: the program's own arguments, of which the path may be replaced.
-    unsafe { as_known(redirect(path, false, |path| real::realpath(path, buf)), buf) }
+    unsafe {
+        as_known(redirect(libc::AT_FDCWD, path, false, |path| real::realpath(path, buf)), buf)
+    }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn __realpath_chk(path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char {
     // SAFETY: as above; what has less room than PATH_MAX ends the program before it comes back.
-    unsafe { as_known(redirect(path, false, |path| real::realpath_chk(path, buf, room)), buf) }
+    unsafe {
+        as_known(
+            redirect(libc::AT_FDCWD, path, false, |path| real::realpath_chk(path, buf, room)),
+            buf,
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -244,7 +253,7 @@ extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
 unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: as the caller promises; what is not ours goes to libc as it came.
     unsafe {
-        match target(path) {
+        match target(dir, path) {
             Target::Uverbs(index, _) => open_device(index, flags),
             Target::RdmaCm(_) => open_rdma_cm(),
             Target::File(inside) => inside.with(|inside| {
@@ -306,7 +315,7 @@ unsafe fn as_device(done: c_int, buf: *mut libc::stat, number: u64) -> c_int {
 unsafe fn stat_path(dir: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        match target(path) {
+        match target(dir, path) {
             Target::Foreign => real::fstatat(dir, path, buf, flags),
             Target::File(inside) => {
                 inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags))

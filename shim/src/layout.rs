@@ -27,8 +27,10 @@ pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
 /// A file or a link of the tree.
 pub enum Entry {
-    /// A file with one line.
+    /// A file with a line, or some.
     Text(String),
+    /// A file of other bytes.
+    Bytes(Vec<u8>),
     /// A link to a path.
     Link(String),
 }
@@ -125,6 +127,29 @@ fn pci_entries(folder: &str, class: &str, rest: [(&str, &str); 2]) -> Vec<(Strin
     texts.into_iter().chain(rest).map(text).collect()
 }
 
+/// What a device's function is: a ConnectX-7, an InfiniBand controller.
+const VENDOR: u16 = 0x15b3;
+const DEVICE: u16 = 0x1021;
+const CLASS: u32 = 0x02_0700;
+/// Bytes of a function's configuration space that every reader sees.
+const HEADER_BYTES: usize = 64;
+
+/// A function's header (PCIe 7.5.1): what it is, and no BAR, for nobody reaches any.
+fn header(vendor: u16, device: u16, class: u32) -> Vec<u8> {
+    let mut header = vec![0; HEADER_BYTES];
+    header[0..2].copy_from_slice(&vendor.to_le_bytes());
+    header[2..4].copy_from_slice(&device.to_le_bytes());
+    header[4] = 0b110; // answers accesses of memory, and makes some
+    header[9..12].copy_from_slice(&class.to_le_bytes()[..3]);
+    header[0x2c..0x2e].copy_from_slice(&vendor.to_le_bytes());
+    header
+}
+
+/// What Linux lists of a function's BARs, expansion ROM and windows (`resource_show`): begin, end, flags.
+fn resources() -> String {
+    ["0x0000000000000000 0x0000000000000000 0x0000000000000000"; 13].join("\n")
+}
+
 /// A port's logical state, as Linux writes it (`state_show` of its sysfs.c).
 pub fn state_line(is_up: bool) -> &'static str {
     if is_up { "4: ACTIVE" } else { "1: DOWN" }
@@ -155,11 +180,15 @@ pub fn device(index: usize, address: Option<IpAddr>) -> Vec<(String, Entry)> {
     let modalias = "pci:v000015B3d00001021sv000015B3sd00000000bc02sc07i00";
     let mut entries =
         pci_entries(&bridge(index), "0x060400", [("device", "0x1979"), ("enable", "1")]);
-    entries.extend(pci_entries(&pci, "0x020700", [("device", "0x1021"), ("modalias", modalias)]));
+    let (class, device) = (format!("{CLASS:#08x}"), format!("{DEVICE:#06x}"));
+    entries.extend(pci_entries(&pci, &class, [("device", &device), ("modalias", modalias)]));
     let texts = [
         (format!("{verbs}/ibdev"), format!("mlx5_{index}")),
         (format!("{verbs}/dev"), number),
         (format!("{verbs}/abi_version"), "1".into()),
+        // libpci, which perftest asks, ends a program over a function that has them not.
+        (format!("{pci}/resource"), resources()),
+        (format!("{pci}/irq"), "0".into()),
         (format!("{ib}/node_type"), "1: CA".into()),
         (format!("{ib}/node_guid"), guid.clone()),
         (format!("{ib}/sys_image_guid"), guid),
@@ -184,6 +213,8 @@ pub fn device(index: usize, address: Option<IpAddr>) -> Vec<(String, Entry)> {
         (format!("dev/infiniband/uverbs{index}"), String::new()),
     ];
     entries.extend(texts.map(|(name, text)| (name, Entry::Text(text))));
+    let header = header(VENDOR, DEVICE, CLASS);
+    entries.push((format!("{pci}/config"), Entry::Bytes(header)));
     let none = counters::values(&Counters::default());
     entries.extend(
         none.map(|(name, value)| (format!("{port}/{name}"), Entry::Text(value.to_string()))),

@@ -4,7 +4,7 @@
 //! files. What a kernel would answer anew at each look (GIDs) is asked for by `ioctl`; the files
 //! have what is known beforehand.
 
-use std::ffi::{CStr, CString, OsStr, c_char};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +16,7 @@ use bellpush_preload::Preload;
 
 use crate::dir::{self, Dir};
 use crate::layout::{self, Entry};
+use crate::real;
 
 /// What every path that leads to the tree begins with, and where it leads.
 const PREFIXES: [(&[u8], &[u8]); 9] = [
@@ -31,6 +32,8 @@ const PREFIXES: [(&[u8], &[u8]); 9] = [
     // Libraries look for it before they register GPU memory by its address.
     (b"/sys/module/nvidia_peermem", b"/class/nvidia_peermem"),
 ];
+/// What lists the functions: the machine's own and these. Below it the machine's own are where they always were.
+const LIST: (&[u8], &[u8]) = (b"/sys/bus/pci/devices", b"/bus/pci/devices");
 /// What functions are devices of. By its name programs find the machine's own.
 const BUS: (&[u8], &[u8]) = (b"/sys/bus/pci", b"/bus/pci");
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
@@ -91,6 +94,28 @@ fn begins(path: &[u8], prefix: &[u8]) -> bool {
     path.starts_with(prefix) && ends
 }
 
+/// Whether a path leads to the tree if it is looked up from the root directory.
+fn may_begin_at_root(path: &[u8]) -> bool {
+    path.starts_with(b"sys/") || path.starts_with(b"dev/")
+}
+
+/// Whether a descriptor is the root directory.
+fn is_root(dir: c_int) -> bool {
+    let of = |found: c_int, stat: libc::stat| (found == 0).then_some((stat.st_dev, stat.st_ino));
+    // SAFETY: all zeros are a status; the calls fill it in.
+    let (root, other) = unsafe {
+        let (mut root, mut other): (libc::stat, libc::stat) = std::mem::zeroed();
+        let found = real::fstatat(libc::AT_FDCWD, c"/".as_ptr(), &mut root, 0);
+        let known = if dir == libc::AT_FDCWD {
+            real::fstatat(dir, c".".as_ptr(), &mut other, 0)
+        } else {
+            real::fstat(dir, &mut other)
+        };
+        (of(found, root), of(known, other))
+    };
+    root.is_some() && root == other
+}
+
 impl Tree {
     /// The tree in the directory that the options name, or in one of its own; its files are laid
     /// out where they are not there yet.
@@ -149,29 +174,34 @@ impl Tree {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// What a path is. Allocates nothing.
+    /// What a path is that is looked up from `dir`. Allocates nothing.
     ///
     /// # Safety
     /// `path` is a C string, or null.
-    pub unsafe fn target<'a>(&'a self, path: *const c_char) -> Target<'a> {
+    pub unsafe fn target<'a>(&'a self, dir: c_int, path: *const c_char) -> Target<'a> {
         if path.is_null() {
             return Target::Foreign;
         }
         // SAFETY: as the caller promises.
         let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-        let Some((prefix, inside)) = PREFIXES.iter().find(|(prefix, _)| begins(path, prefix))
-        else {
+        // hwloc looks all of them up from the root directory, which it has opened.
+        let skip = usize::from(may_begin_at_root(path) && is_root(dir));
+        let is_list = |prefix: &[u8]| path.strip_suffix(b"/").unwrap_or(path) == prefix;
+        let listed = is_list(&LIST.0[skip..]).then_some(&LIST);
+        let begins = |(prefix, _): &&(&[u8], &[u8])| begins(path, &prefix[skip..]);
+        let Some((prefix, inside)) = listed.or_else(|| PREFIXES.iter().find(begins)) else {
             return Target::Foreign;
         };
-        let parts = [self.root.as_bytes(), inside, &path[prefix.len()..]];
+        let parts = [self.root.as_bytes(), inside, &path[prefix.len() - skip..]];
         if parts.iter().map(|part| part.len()).sum::<usize>() >= PATH_BYTES {
             return Target::Foreign;
         }
         let to = Inside(parts);
-        if path == RDMA_CM_PATH {
+        if path == &RDMA_CM_PATH[skip..] {
             return Target::RdmaCm(to);
         }
-        let number = path.strip_prefix(UVERBS).and_then(|digits| std::str::from_utf8(digits).ok());
+        let number =
+            path.strip_prefix(&UVERBS[skip..]).and_then(|digits| std::str::from_utf8(digits).ok());
         match number.and_then(|digits| digits.parse().ok()) {
             Some(index) => Target::Uverbs(index, to),
             None => Target::File(to),
@@ -227,11 +257,25 @@ fn own(name: CString) -> io::Result<(CString, Dir)> {
     unreachable!("the last attempt returns")
 }
 
+/// The machine's own PCI functions, for the list of all.
+fn own_functions() -> Vec<(String, Entry)> {
+    // By a name of it that does not lead to the tree.
+    let Ok(all) = std::fs::read_dir("/sys/bus/./pci/devices") else { return Vec::new() };
+    let link = |function: std::fs::DirEntry| {
+        let name = function.file_name().into_string().ok()?;
+        let to =
+            std::fs::canonicalize(function.path()).ok()?.into_os_string().into_string().ok()?;
+        Some((format!("bus/pci/devices/{name}"), Entry::Link(to)))
+    };
+    all.flatten().filter_map(link).collect()
+}
+
 /// Writes the files beside their place and moves them there: of several processes that do, one
 /// wins, and none sees half a tree.
 fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
     let scratch = format!(".{}", std::process::id());
     let mut entries = layout::common();
+    entries.extend(own_functions());
     for index in 0..options.devices {
         entries.extend(layout::device(index, options.addresses.get(index).copied()));
     }
@@ -240,7 +284,8 @@ fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
         let (folder, _) = path.rsplit_once('/').expect("below the scratch directory");
         dir.make(folder)?;
         match entry {
-            Entry::Text(text) => drop(dir.write(&path, &format!("{text}\n"))?),
+            Entry::Text(text) => drop(dir.write(&path, format!("{text}\n").as_bytes())?),
+            Entry::Bytes(bytes) => drop(dir.write(&path, &bytes)?),
             Entry::Link(to) => dir.link(&path, &to)?,
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use crate::preloaded::{alone, compiled, succeeds};
+use crate::preloaded::{alone, compiled, succeeds, there};
 
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("sysfs"));
 
@@ -18,6 +18,24 @@ fn case(options: &[&str], environment: &[&str], name: &str) {
 #[test]
 fn each_function_of_libc_that_takes_a_path_finds_the_device() {
     case(&[], &[], "functions");
+}
+
+#[test]
+fn a_function_is_one_of_the_machines() {
+    case(&[], &[], "lists");
+}
+
+/// hwloc places what it finds in sysfs: UCX, Open MPI and MPICH ask it.
+#[test]
+fn hwloc_finds_the_function_and_its_device() {
+    let _alone = alone();
+    if !there("lstopo-no-graphics") {
+        return;
+    }
+    let text = succeeds(&["--devices", "2"], &["lstopo-no-graphics"]);
+    for line in ["PCI be11:01:00.0 (InfiniBand)", "\"mlx5_0\"", "\"mlx5_1\""] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
 }
 
 #[test]
