@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# NCCL on software devices: NVIDIA's nccl-tests, or a program of its own (interop/nccl_torch.py), as two processes with
-# a GPU and a device each. NCCL's net_ib carries everything; what NCCL said is looked through for it.
+# NCCL on software devices: NVIDIA's nccl-tests, or a program of its own (interop/nccl_torch.py), as two processes or more
+# with a GPU and a device each. NCCL's net_ib carries everything; what NCCL said is looked through for it.
 #
 #   NCCL_TESTS=DIR NCCL_HOME=DIR MPI_HOME=DIR interop/nccl.sh [MODE] [NAME=VALUE...] [-- PROGRAM [ARGUMENT...]]
 #
@@ -8,7 +8,8 @@
 # may have the library as libnccl.so.2 alone); an MPI with mpiexec of the MPICH kind. PROGRAM is a word such as
 # all_reduce_perf, a path or a command; by default all of nccl-tests, from 8 B to 16 MiB. Settings are for this run.
 # MODE:
-#   pair     two processes, as on two hosts (the default); with GPUS=1 both on one GPU
+#   pair     two processes, as on two hosts (the default); with GPUS=1 both on one GPU, with RANKS=N so many, of which
+#            each takes the next of GPUS GPUs (2)
 #   one      one process with two GPUs and one device, which talks to itself
 #   gpu      pair, with the GPUs' own memory registered (GPUDirect RDMA)
 #   socket   pair, by NCCL's own sockets: something to compare with
@@ -79,7 +80,7 @@ run=("$bellpush" run)
 # shellcheck disable=SC2206 # options are words
 [[ $mode == socket ]] || run+=(${OPTIONS:-} --)
 
-# started NAME COMMAND...: as one process, or as two, each on a host of its own as far as NCCL knows.
+# started NAME COMMAND...: as one process, or as several, each on a host of its own as far as NCCL knows.
 started() {
   local name=$1 ranks=() rank device
   shift
@@ -88,8 +89,8 @@ started() {
     "${timed[@]}" env "${settings[@]}" NCCL_DEBUG_FILE="$log/$name.0.nccl" "${given[@]}" "${run[@]}" "$@"
     return
   fi
-  for rank in 0 1; do
-    device=$((${GPUS:-2} > 1 ? rank : 0))
+  for ((rank = 0; rank < ${RANKS:-2}; rank++)); do
+    device=$((rank % ${GPUS:-2}))
     [[ $rank == 0 ]] || ranks+=(:)
     ranks+=(-n 1 env "${settings[@]}" NCCL_DEBUG_FILE="$log/$name.$rank.nccl" NCCL_HOSTID="host$rank"
       CUDA_VISIBLE_DEVICES=$device NCCL_TESTS_DEVICE=0 "${given[@]}" "${run[@]}" "$@")
