@@ -20,7 +20,7 @@ use crate::objects::cq::Cq;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Carried, Scratch};
-use crate::queue::uar::{ArmPage, Kind, Rung, Uar};
+use crate::queue::uar::{ArmPage, Kind, Uar};
 use crate::record::Turn;
 use crate::report::SendReport;
 use crate::service::Transport;
@@ -28,6 +28,7 @@ use crate::service::local::coalesce::COALESCE_MAX_WQES;
 use crate::service::requester::Requester;
 use bellpush_mem::{MemError, View};
 use bellpush_nic::{NicError, QpState};
+use bellpush_wire::Qpn;
 
 /// No slot.
 pub(crate) const NOBODY: usize = usize::MAX;
@@ -297,14 +298,18 @@ impl Core {
                 (false, None) => Kind::Own,
             };
             let shared = (kind != Kind::BlueFlame)
-                .then(|| self.queues.uars.iter_mut().find(|u| u.is(&qp.queues.uar)))
+                .then(|| self.queues.uars.iter_mut().position(|u| u.is(&qp.queues.uar)))
                 .flatten();
+            let at = shared.unwrap_or(self.queues.uars.len());
             match shared {
-                Some(uar) => uar.qps.push(slot),
+                Some(at) => self.queues.uars[at].qps.push(slot),
                 None => {
                     let page = qp.queues.uar.clone();
                     self.queues.uars.push(Uar::new(page, kind, slot));
                 }
+            }
+            if requester.sq.goes_by_bell() {
+                self.queues.uars[at].take_doorbells()?;
             }
         }
         self.queues.by_qpn.insert(qp.qpn.0, slot);
@@ -454,7 +459,7 @@ impl Core {
     pub(crate) fn wake(&mut self, qpn: u32) {
         let Some(&slot) = self.queues.by_qpn.get(&qpn) else { return };
         if let Some(requester) = &mut self.queues.slots[slot] {
-            requester.sq.ring(Rung::default());
+            requester.sq.glance();
             activate(requester, slot, &mut self.queues.active);
         }
     }
@@ -468,8 +473,12 @@ impl Core {
         let fresh = self.queues.slots[slot].as_deref().map(|it| Requester::new(it.qp().clone()));
         let fresh = fresh.transpose()?;
         for uar in self.queues.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
+            if uar.takes() {
+                uar.clear(Qpn(qpn))?;
+                continue;
+            }
             let rung = uar.poll().unwrap_or_default();
-            let cleared = uar.clear();
+            let cleared = uar.clear(Qpn(qpn));
             // Also this one: it stays if the page cannot be cleared.
             for &other in &uar.qps {
                 if let Some(requester) = &mut self.queues.slots[other] {

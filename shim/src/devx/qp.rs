@@ -161,10 +161,6 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let page = page.ok_or(Refusal::Number { what: "UAR page", number: uar })?.clone();
     let record = super::umem(c.objects, cmd.word(qp::DBR_UMEM_ID))?;
     let dbr = record.queue(cmd.get(qp::DBR_ADDR), DBR_BYTES)?;
-    if record.is_gpu() {
-        // Programs leave there what cudaMalloc has, and this engine looks at the record with each doorbell.
-        dbr.fill(0, DBR_BYTES, 0)?;
-    }
     let (rq_bytes, sq_bytes) =
         (wqes as usize * sges as usize * DS_BYTES, blocks as usize * WQEBB_BYTES);
     let mut buffer = None;
@@ -192,6 +188,10 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         inband: None,
         blueflame: false,
     };
+    if record.is_gpu() {
+        // Programs leave there what cudaMalloc has, and this engine looks at the record with each doorbell.
+        dbr.fill(0, DBR_BYTES, 0)?;
+    }
     let queues = Queues {
         sq,
         rq,

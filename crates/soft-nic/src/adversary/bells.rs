@@ -36,9 +36,8 @@ pub(super) fn draws(state: &State, rng: &Rng) -> bool {
 pub(crate) struct Bells {
     /// The last doorbell was ahead of the record. Some ring so, write the record and ring once more: they break no rule.
     early: bool,
-    /// What is posted and does not begin: the record as last looked at between doorbells, and since when it says that;
-    /// told of already.
-    stuck: Option<(u32, u64, bool)>,
+    /// Something is posted and does not begin: since when, and whether that was told.
+    stuck: Option<(u64, bool)>,
 }
 
 impl Bells {
@@ -48,9 +47,16 @@ impl Bells {
         (by_bell && qp.queues.order == Order::Strict).then(Self::default)
     }
 
-    /// A doorbell has come, for the WQEs before `next` if the register still says so, and the record counts `record`.
-    pub(crate) fn rung(&mut self, next: Option<u16>, record: u32) {
-        let missing = next.map_or(0, |next| next.wrapping_sub(dbr_counter(record)));
+    /// A doorbell has come, for the WQEs before `next`, and the record counts `record`. Without `next` it is another queue
+    /// pair's of the page, which may have written over this one's: if the record counts more than was `seen`, it has.
+    pub(crate) fn rung(&mut self, next: Option<u16>, record: u32, seen: u32) {
+        let Some(next) = next else {
+            if record != seen {
+                *self = Self::default();
+            }
+            return;
+        };
+        let missing = next.wrapping_sub(dbr_counter(record));
         *self = Self { early: (1..0x8000).contains(&missing), stuck: None };
     }
 
@@ -63,16 +69,12 @@ impl Bells {
             return;
         }
         let now_ns = of.state.now_ns();
-        match &mut self.stuck {
-            Some((word, since, told)) if *word == record => {
-                if !*told && now_ns.saturating_sub(*since) >= UNRUNG_NS {
-                    *told = true;
-                    let early = (EARLY_BELL, EARLY_REMEDY);
-                    let why = if self.early { early } else { (UNRUNG, UNRUNG_REMEDY) };
-                    report(of, qp, dbr_counter(seen), why);
-                }
-            }
-            stuck => *stuck = Some((record, now_ns, false)),
+        let (since, told) = self.stuck.get_or_insert((now_ns, false));
+        if !*told && now_ns.saturating_sub(*since) >= UNRUNG_NS {
+            *told = true;
+            let early = (EARLY_BELL, EARLY_REMEDY);
+            let why = if self.early { early } else { (UNRUNG, UNRUNG_REMEDY) };
+            report(of, qp, dbr_counter(seen), why);
         }
     }
 }
@@ -91,4 +93,22 @@ fn report(of: &OfQp, qp: &Qp, wqe: u16, (seen, remedy): (&'static str, &'static 
         remedy,
         rule: RULE,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellpush_wire::doorbell::dbr_word;
+
+    #[test]
+    fn a_doorbell_that_came_early_is_not_forgotten_for_anothers() {
+        let (two, three) = (dbr_word(2), dbr_word(3));
+        let mut bells = Bells::default();
+        bells.rung(Some(3), two, two);
+        assert!(bells.early);
+        bells.rung(None, two, two);
+        assert!(bells.early, "a neighbour's");
+        bells.rung(None, three, two);
+        assert!(!bells.early, "its own, written over");
+    }
 }

@@ -96,18 +96,11 @@ impl Queues {
                 }
                 uar.sweep(rung);
             }
-            let again = uar.is_again() && !uar.is_crowded();
             for (slot, rung) in uar.swept() {
-                // Who waits for doorbells has had its own.
-                let waits = |r: &Requester| again && r.sq.goes_by_bell();
-                if !slots[slot].as_deref().is_some_and(waits) {
-                    early |= look(slots, active, slot, rung);
-                }
+                early |= look(slots, active, slot, rung);
             }
             if early {
-                let by_bell =
-                    |slot: &usize| slots[*slot].as_ref().is_some_and(|r| r.sq.goes_by_bell());
-                uar.empty(uar.qps.iter().any(by_bell));
+                uar.empty();
             }
             more |= uar.has_more();
         }

@@ -190,7 +190,7 @@ impl SendQueue {
     ///
     /// Says whether a register and the record count differently. The register may be ahead: who rings so rings once more,
     /// with the same bytes, when the record is written ([`crate::queue::uar::Uar::empty`]). Where it is behind, the ringer
-    /// is about to ring again, and nothing is lost by a look too many.
+    /// is about to ring again.
     pub(crate) fn ring(&mut self, registers: Rung) -> bool {
         let blocks = self.qp.attr.sq_blocks;
         let counts = !self.goes_by_record();
@@ -208,10 +208,13 @@ impl SendQueue {
         // a record written before the doorbell is seen here.
         let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
         let record = record.unwrap_or(self.dbr_seen);
+        let mut is_news = record != self.dbr_seen;
         if let Some(bells) = &mut self.bells {
-            bells.rung(next, record);
+            bells.rung(next, record, self.dbr_seen);
+            // After a reset it may count as many as before.
+            is_news |= next.is_some();
         }
-        if record != self.dbr_seen {
+        if is_news {
             self.dbr_seen = record;
             self.learn(ahead(dbr_counter(record), self.ci, blocks));
         }

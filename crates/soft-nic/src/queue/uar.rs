@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::objects::cq::Cq;
 use bellpush_mem::{Dma, MemError, View};
-use bellpush_wire::doorbell::{UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSETS};
+use bellpush_wire::Qpn;
+use bellpush_wire::doorbell::{Doorbell, UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSETS};
 
 /// The doorbell registers of a page that changed, with what they say now.
 pub(crate) type Rung = [Option<u64>; UAR_DOORBELL_OFFSETS.len()];
@@ -16,14 +17,14 @@ pub(crate) struct Uar {
     /// The registers as last seen.
     seen: [u64; UAR_DOORBELL_OFFSETS.len()],
     kind: Kind,
+    /// Doorbells are taken out of their registers: see [`Uar::take_doorbells`].
+    takes: bool,
     /// Slots of the queue pairs in the engine.
     pub(crate) qps: Vec<usize>,
     /// A round of looks at all of them, after a ring: what rang, where the round is, how many are left.
     rung: Rung,
     /// What rang last, also in a crowd.
     bells: Rung,
-    /// The round is one more, since registers were emptied.
-    again: bool,
     at: usize,
     left: usize,
 }
@@ -50,10 +51,10 @@ impl Uar {
             page,
             seen,
             kind,
+            takes: false,
             qps: vec![slot],
             rung: Rung::default(),
             bells: Rung::default(),
-            again: false,
             at: 0,
             left: 0,
         }
@@ -69,38 +70,44 @@ impl Uar {
         self.qps.len() > ROUND
     }
 
+    /// From now on doorbells are taken out of their registers as they are seen, and before any record is looked at: each
+    /// that comes is news, also with the bytes of the one before. It costs ringers and engine an atomic operation.
+    ///
+    /// # Errors
+    /// [`MemError`]; then nothing has changed.
+    pub(crate) fn take_doorbells(&mut self) -> Result<(), MemError> {
+        if !std::mem::replace(&mut self.takes, true) {
+            for (offset, seen) in UAR_DOORBELL_OFFSETS.into_iter().zip(&mut self.seen) {
+                // What was seen already is no doorbell any more.
+                self.page.compare_swap(offset, std::mem::take(seen), 0)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a round of looks at all queue pairs, since the page was rung.
     pub(crate) fn sweep(&mut self, rung: Rung) {
-        (self.bells, self.again) = (rung, false);
+        self.bells = rung;
         // In a crowd, those that it names have had their look.
         self.rung = if self.is_crowded() { Rung::default() } else { rung };
         self.left = self.qps.len();
     }
 
     /// Somebody has rung before its record was written, and will again, with the same bytes: a register that says them
-    /// already would not change, and what others ring there in between would not be seen. Such registers are emptied.
-    /// What was rung just before that is in the records, which are looked at once more.
-    ///
-    /// `by_bell`: what a register says does not count, so that the same bytes are news also where nobody overwrites.
-    pub(crate) fn empty(&mut self, by_bell: bool) {
-        if !by_bell && (self.kind != Kind::Foreign || self.qps.len() < 2) {
-            return; // nobody overwrites
+    /// already would not change, and what others rang there in between would not be seen. Such registers are emptied, and
+    /// whatever they say next is a change. What was rung just before that is in the records, which are looked at once more.
+    pub(crate) fn empty(&mut self) {
+        if self.takes || self.kind != Kind::Foreign || self.qps.len() < 2 {
+            return; // nobody overwrites, or nothing is lost by it
         }
         let bells = std::mem::take(&mut self.bells);
         for (register, bell) in bells.into_iter().enumerate() {
             let Some(word) = bell.filter(|&word| word == self.seen[register]) else { continue };
-            let emptied = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
-            if emptied.is_ok_and(|was| was == word) {
-                self.seen[register] = 0;
-            }
+            // Where it fails another was rung, which is no word that was seen either.
+            let _ = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
+            self.seen[register] = 0;
         }
         self.sweep(Rung::default());
-        self.again = true;
-    }
-
-    /// Whether the round is one more, and no doorbell's.
-    pub(crate) fn is_again(&self) -> bool {
-        self.again
     }
 
     /// Those that are to be looked at now, with what to look for.
@@ -128,8 +135,18 @@ impl Uar {
     }
 
     /// Empties the registers: a queue pair that starts over rings with the same bytes again, which
-    /// would look like no change. What others rang meanwhile, the caller must look for.
-    pub(crate) fn clear(&mut self) -> Result<(), MemError> {
+    /// would look like no change. What others rang meanwhile, the caller must look for; where doorbells are taken, those
+    /// of others stay.
+    pub(crate) fn clear(&mut self, qpn: Qpn) -> Result<(), MemError> {
+        if self.takes {
+            for (register, offset) in UAR_DOORBELL_OFFSETS.into_iter().enumerate() {
+                let word = self.load(register);
+                if Doorbell::parse(word).qpn == qpn {
+                    self.page.compare_swap(offset, word, 0)?;
+                }
+            }
+            return Ok(());
+        }
         for (offset, seen) in UAR_DOORBELL_OFFSETS.into_iter().zip(&mut self.seen) {
             self.page.store_u64(offset, 0, Ordering::Release)?;
             *seen = 0;
@@ -156,6 +173,9 @@ impl Uar {
 
     #[inline]
     fn look(&mut self, register: usize, rung: &mut Rung) -> bool {
+        if self.takes {
+            return self.take(register, rung);
+        }
         let (offset, seen) = (UAR_DOORBELL_OFFSETS[register], self.seen[register]);
         // Acquire, as of `load`.
         let word = self.page.poll_u64(offset, seen).unwrap_or(0);
@@ -165,6 +185,22 @@ impl Uar {
             rung[register] = Some(word);
         }
         changed
+    }
+
+    #[cold]
+    fn take(&mut self, register: usize, rung: &mut Rung) -> bool {
+        let word = self.load(register);
+        if word != 0 {
+            // One that comes meanwhile stays for the next look.
+            let _ = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
+            rung[register] = Some(word);
+        }
+        word != 0
+    }
+
+    /// Whether doorbells are taken.
+    pub(crate) fn takes(&self) -> bool {
+        self.takes
     }
 
     #[inline]
@@ -238,7 +274,7 @@ mod tests {
         let rung = uar.poll().expect("the second is there");
         uar.sweep(rung);
         assert_eq!(uar.swept().count(), 2);
-        uar.empty(false);
+        uar.empty();
         assert!(uar.has_more(), "what was rung meanwhile is in the records");
         assert!(uar.swept().all(|(_, rung)| rung == Rung::default()));
         assert!(uar.poll().is_none());
@@ -253,8 +289,49 @@ mod tests {
         let rung = uar.poll().unwrap();
         uar.sweep(rung);
         ring(&page, 2);
-        uar.empty(false);
+        uar.empty();
         assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(2)));
+    }
+
+    /// The first ringer rings again behind its record while the second's register is emptied.
+    #[test]
+    fn a_register_that_cannot_be_emptied_says_nothing_that_was_seen() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        (1..3).for_each(|word| ring(&page, word));
+        let rung = uar.poll().unwrap();
+        uar.sweep(rung);
+        ring(&page, 1);
+        uar.empty();
+        ring(&page, 2);
+        assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(2)));
+    }
+
+    #[test]
+    fn a_doorbell_that_is_taken_may_come_again_at_once() {
+        let (page, mut uar) = page(Kind::Own, 1);
+        ring(&page, 1);
+        uar.poll().unwrap();
+        uar.take_doorbells().unwrap();
+        assert!(uar.poll().is_none(), "it was seen");
+        for _ in 0..3 {
+            ring(&page, 2);
+            assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(2)));
+        }
+        assert!(uar.poll().is_none());
+    }
+
+    #[test]
+    fn who_starts_over_takes_its_own_doorbell_along() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        uar.take_doorbells().unwrap();
+        let bell = |qpn: u64| (0x0100_0000_0000 | qpn << 8).to_be();
+        for (register, qpn) in [(0, 7), (1, 8)] {
+            let at = UAR_DOORBELL_OFFSETS[register];
+            page.store_u64(at, bell(qpn), Ordering::Release).unwrap();
+        }
+        uar.clear(Qpn(7)).unwrap();
+        let rung = uar.poll().unwrap();
+        assert_eq!((rung[0], rung[1]), (None, Some(bell(8))));
     }
 
     #[test]
@@ -265,7 +342,7 @@ mod tests {
             let rung = uar.poll().unwrap();
             uar.sweep(rung);
             uar.swept().for_each(drop);
-            uar.empty(false);
+            uar.empty();
             assert!(!uar.has_more());
             assert_eq!(page.load_u64(UAR_DOORBELL_OFFSETS[0], Ordering::Acquire).unwrap(), 1);
         }
