@@ -84,6 +84,8 @@ fn packets_that_are_lost_meanwhile_are_a_fault() {
         let list = format!("{own} +2");
         assert_eq!(told("mlx5_0", &[own]), [is("warning", "mlx5_0", &list)]);
         assert_eq!(told("mlx5_0:1", &[own]), [is("warning", "mlx5_0:1", &list)]);
+        assert_eq!(told("mlx5_0,tc=106", &[own]), [is("warning", "mlx5_0", &list)]);
+        assert_eq!(told("mlx5_0:1:3,tc=106", &[own]), [is("warning", "mlx5_0:1:3", &list)]);
         assert_eq!(told("mlx5_1", &[own]), [is("note", "", &list)]);
         assert_eq!(told("soft", &[own]), [is("note", "", &list)]);
     }

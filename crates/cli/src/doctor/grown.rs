@@ -10,6 +10,16 @@ use super::machine::Machine;
 use super::machine::rdma::Netdev;
 use super::read::short;
 
+/// The port that a name of `--nic` is of: `mlx5_0:1` of `mlx5_0:1,tc=106`.
+pub fn port(nic: &str) -> &str {
+    nic.split(',').next().unwrap_or(nic)
+}
+
+/// The card of it: `NAME` of `NAME:PORT:GID-INDEX,tc=N,sl=N` (docs/hardware.md); none of the software NIC.
+pub fn card(nic: &str) -> Option<&str> {
+    port(nic).split(':').next().filter(|name| *name != "soft")
+}
+
 /// Counters that are more than before, and by how much.
 pub fn grown(
     before: &BTreeMap<String, u64>,
@@ -72,8 +82,8 @@ fn is_loss(name: &str) -> bool {
 
 /// What it means that counters grew while this NIC was measured.
 pub fn findings(counters: &BTreeMap<String, u64>, m: &Machine, nic: &str) -> Vec<Finding> {
-    let device = nic.split(':').next().unwrap_or(nic);
-    let ports = m.mlx5().filter(|own| own.name == device).flat_map(|own| &own.ports);
+    let (card, nic) = (card(nic), port(nic));
+    let ports = m.mlx5().filter(|own| Some(own.name.as_str()) == card).flat_map(|own| &own.ports);
     let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
     let parts = |name: &str| {
         let (of, counter) = name.split_once(' ').unwrap_or(("", name));
@@ -82,7 +92,7 @@ pub fn findings(counters: &BTreeMap<String, u64>, m: &Machine, nic: &str) -> Vec
     let told = |is_own: bool, is_it: fn(&str) -> bool| {
         let grown = counters.iter().filter(|(name, _)| {
             let (of, counter) = parts(name);
-            (of == device || interfaces.contains(of.as_str())) == is_own && is_it(&counter)
+            (Some(of.as_str()) == card || interfaces.contains(of.as_str())) == is_own && is_it(&counter)
         });
         let all: Vec<String> = grown.map(|(name, more)| format!("{name} +{more}")).collect();
         (!all.is_empty()).then(|| short(&all.join(", ")))

@@ -14,7 +14,7 @@ use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
 use super::finding::{Finding, Lack, Need};
-use super::grown::{self, grown};
+use super::grown::{self, card, grown, port};
 use super::machine::Machine;
 use super::read::short;
 use super::verdict::needs;
@@ -151,10 +151,10 @@ impl Measured {
         }
         if !failed.is_empty() {
             let found = failed.join("; ");
-            let finding = match (nic, count) {
+            let finding = match (card(nic), count) {
                 // A card has no push/inband, and few have all others.
-                ("soft", _) => Finding::warn(found),
-                (_, 0) => Finding::warn(found).lacks_nic(nic),
+                (None, _) => Finding::warn(found),
+                (Some(device), 0) => Finding::warn(found).lacks_nic(device),
                 _ => Finding::note(found),
             };
             all.push(
@@ -163,7 +163,7 @@ impl Measured {
                     .cost("these paths cannot be taken"),
             );
         }
-        all.iter_mut().for_each(|finding| finding.subject = nic.to_owned());
+        all.iter_mut().for_each(|finding| finding.subject = port(nic).to_owned());
         all.extend(self.refusal(m));
         all.extend(grown::findings(&self.counters, m, nic));
         for finding in &mut all {
@@ -176,7 +176,7 @@ impl Measured {
     /// What the GPU and the card have, by the paths that carried their bytes: of the card alone where kernels ran on CPU
     /// threads, whose memory is no GPU's.
     fn shown(&self, nic: &str) -> Vec<Lack> {
-        let device = nic.split(':').next().filter(|name| *name != "soft");
+        let device = card(nic);
         let carried = self.paths.iter().filter(|(_, timed)| timed.is_ok());
         let mut all: Vec<Lack> = Vec::new();
         for need in carried.flat_map(|(path, _)| needs(*path)) {
@@ -317,5 +317,23 @@ mod tests {
         let threads = measured(None, Some("no driver"), &[pull]);
         assert_eq!(possible(&threads, "mlx5_0", unseen()).1, Severity::Unseen);
         assert_eq!(possible(&card, "soft", unseen()), still);
+        // Port, index of the GID and marks are of the same card.
+        for name in ["mlx5_0:1", "mlx5_0:1:3", "mlx5_0,tc=106", "mlx5_0:1,tc=106,sl=3"] {
+            assert_eq!(possible(&card, name, unseen()), (all.to_vec(), Severity::Unseen), "{name}");
+        }
+    }
+
+    /// A card that carries nothing cannot be used, whatever else its name says.
+    #[test]
+    fn a_card_is_known_by_its_name_with_options() {
+        let m = machine("ib-switches");
+        for nic in ["mlx5_0", "mlx5_0:1", "mlx5_0,tc=106", "mlx5_0:1:3,tc=106,sl=3"] {
+            let mut nothing = measured(None, Some("no driver"), &[]);
+            nothing.paths = Path::ALL.into_iter().map(|path| (path, Err("refused".into()))).collect();
+            let findings = nothing.findings(&m, nic);
+            let against = Verdicts::of(&m, &findings);
+            assert_eq!(against.against_nic("mlx5_0"), ["live"], "{nic}");
+            assert!(against.against_nic("mlx5_1").is_empty(), "{nic}");
+        }
     }
 }
