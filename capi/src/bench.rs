@@ -78,8 +78,8 @@ pub fn bench(
         return Err(wrong(format!("messages: 1 to {MOST_MESSAGES}")));
     }
     let timeout = Duration::try_from_secs_f64(options.timeout_s).ok();
-    let timeout = timeout.filter(|time| *time <= MAX_TIMEOUT);
-    let timeout = timeout.ok_or_else(|| wrong("timeout_s: at most a year".into()))?;
+    let timeout = timeout.filter(|time| !time.is_zero() && *time <= MAX_TIMEOUT);
+    let timeout = timeout.ok_or_else(|| wrong("timeout_s: more than 0, at most a year".into()))?;
     let count = paths.len() * options.sizes.len();
     if count > MOST_ROWS {
         return Err(wrong(format!("{count} rows: at most {MOST_ROWS}")));
@@ -286,6 +286,8 @@ mod tests {
             (r#"{"sizes": [67108865]}"#, 1 << 16, "sizes"),
             (r#"{"messages": 0}"#, 1 << 16, "messages"),
             (r#"{"timeout_s": -1}"#, 1 << 16, "timeout_s"),
+            (r#"{"timeout_s": 0}"#, 1 << 16, "timeout_s"),
+            (r#"{"timeout_s": 1e-12}"#, 1 << 16, "timeout_s"),
             (r#"{"timeout_s": 1e99}"#, 1 << 16, "timeout_s"),
             (r#"{"paths": ["push/pigeon"]}"#, 1 << 16, "pigeon"),
             (r#"{"paths": ["tcp"], "sizes": [8]}"#, HEAD + ROW - 1, "1 rows take 640 bytes"),
