@@ -107,7 +107,8 @@ int bellpush_endpoint_close(bellpush_endpoint *endpoint);
 
 /* ---- Bench ---- */
 
-/* Times puts between two endpoints of its own in this process, on the context's GPU and NIC, and compares every byte.
+/* Times puts between two endpoints of its own in this process, on the context's GPU and NIC, from the GPU's memory into
+ * mapped host memory, and compares every byte.
  * `options` is JSON or NULL; names and defaults:
  *   {"paths": [],          such as ["push/inband", "pull/kernel"]; all of them if it is empty
  *    "sizes": [8, 4096],   bytes of a put, at most 64 MiB
