@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Stream};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
-use bellpush::nic::{Nic, open_verbs};
+use bellpush::nic::{Nic, NicError, open_verbs};
 use bellpush::pcie::topology::Address;
-use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
+use bellpush::transport::{Endpoint, Error, Kick, Local, Memory, Options, Path, Put, Remote};
 use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
@@ -43,9 +43,29 @@ pub struct Measured {
     /// Why kernels ran on CPU threads, so that times rank nothing: CUDA's refusal.
     pub refused: Option<String>,
     /// Median time of a put in ns of each path, or why there was none.
-    pub paths: Vec<(Path, Result<f64, String>)>,
+    pub paths: Vec<(Path, Result<f64, Failure>)>,
     /// Counters that have changed, and by how much.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// Why a path carried nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The NIC has not what it takes, and says so before anything is sent.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It was tried.
+    #[error("{0}")]
+    Failed(String),
+    /// It was not.
+    #[error("not begun: the time was up")]
+    NotBegun,
+}
+
+impl Failure {
+    fn of(error: impl std::fmt::Display) -> Self {
+        Self::Failed(short(&error.to_string()))
+    }
 }
 
 /// Measures on the software NIC, or the card `nic`. `read` reads the machine's counters.
@@ -69,9 +89,9 @@ pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Me
     for path in Path::ALL {
         let timed = match begun.elapsed() < LONGEST {
             true => time(&gpu, &opened, path),
-            false => Err("not begun: the time was up".to_owned()),
+            false => Err(Failure::NotBegun),
         };
-        paths.push((path, timed.map_err(|e| short(&e))));
+        paths.push((path, timed));
     }
     let counters = grown(&before, read());
     Ok(Measured {
@@ -101,68 +121,61 @@ fn gpu() -> Result<(Arc<Gpu>, Option<String>), GpuError> {
 }
 
 /// Median time of a put, its bytes compared.
-fn time(gpu: &Arc<Gpu>, nic: &Arc<dyn Nic>, path: Path) -> Result<f64, String> {
-    let wrong = |e: &dyn std::fmt::Display| e.to_string();
-    let stream = gpu.stream().map_err(|e| wrong(&e))?;
+fn time(gpu: &Arc<Gpu>, nic: &Arc<dyn Nic>, path: Path) -> Result<f64, Failure> {
+    let stream = gpu.stream().map_err(Failure::of)?;
     let room = BYTES as usize;
-    let from = Memory::from(gpu.alloc(room).map_err(|e| wrong(&e))?);
-    let to = Memory::from(gpu.alloc_mapped(room, None).map_err(|e| wrong(&e))?);
+    let from = Memory::from(gpu.alloc(room).map_err(Failure::of)?);
+    let to = Memory::from(gpu.alloc_mapped(room, None).map_err(Failure::of)?);
     let mut options = Options::default();
     options.timeout = PATIENCE;
-    let (sender, _receiver) = Endpoint::pair(gpu, nic, path, (from.clone(), to.clone()), options)
-        .map_err(|e| wrong(&e))?;
+    let pair = Endpoint::pair(gpu, nic, path, (from.clone(), to.clone()), options);
+    let (sender, _receiver) = pair.map_err(|e| match e {
+        Error::Unsupported { .. } | Error::Nic(NicError::Unsupported { .. }) => {
+            Failure::Unsupported(short(&e.to_string()))
+        }
+        other => Failure::of(other),
+    })?;
     let mut times = Vec::new();
     for turn in 0..PUTS {
         let message: Vec<u8> = (0..room).map(|i| (i * 7 + turn * 13) as u8).collect();
-        from.write(0, &message).map_err(|e| wrong(&e))?;
-        times.push(put(&sender, &stream)?);
+        from.write(0, &message).map_err(Failure::of)?;
+        times.push(put(&sender, &stream).map_err(Failure::of)?);
         let mut arrived = vec![0; room];
-        to.read(0, &mut arrived).map_err(|e| wrong(&e))?;
+        to.read(0, &mut arrived).map_err(Failure::of)?;
         if arrived != message {
-            return Err("other bytes arrived than were sent".into());
+            return Err(Failure::of("other bytes arrived than were sent"));
         }
     }
     times.sort_unstable();
     Ok(times[PUTS / 2].as_nanos() as f64)
 }
 
-fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, String> {
+fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, Error> {
     let put = Put { from: Local(0), to: Remote(0), bytes: BYTES, signal: None };
     let begun = Instant::now();
-    sender.put(stream, put).map_err(|e| e.to_string())?;
-    sender.quiet(stream).map_err(|e| e.to_string())?;
+    sender.put(stream, put)?;
+    sender.quiet(stream)?;
     Ok(begun.elapsed())
+}
+
+/// Failures, those of one reason together.
+fn reasons(failed: &[(Path, &Failure)]) -> String {
+    let mut told: Vec<(String, Vec<String>)> = Vec::new();
+    for (path, why) in failed {
+        let (path, why) = (path.to_string(), why.to_string());
+        match told.iter_mut().find(|(own, _)| *own == why) {
+            Some((_, paths)) => paths.push(path),
+            None => told.push((why, vec![path])),
+        }
+    }
+    let told = told.into_iter().map(|(why, paths)| format!("{}: {why}", paths.join(", ")));
+    told.collect::<Vec<_>>().join("; ")
 }
 
 impl Measured {
     /// What it means on this machine.
     pub fn findings(&self, m: &Machine, nic: &str) -> Vec<Finding> {
-        let failed: Vec<String> = self
-            .paths
-            .iter()
-            .filter_map(|(path, timed)| Some(format!("{path}: {}", timed.as_ref().err()?)))
-            .collect();
-        let count = self.paths.len() - failed.len();
-        let mut all = Vec::new();
-        if count > 0 {
-            let mut finding = Finding::fine(format!("{count} paths carried their bytes"));
-            finding.shows = self.shown(nic);
-            all.push(finding);
-        }
-        if !failed.is_empty() {
-            let found = failed.join("; ");
-            let finding = match (card(nic), count) {
-                // A card has no push/inband, and few have all others.
-                (None, _) => Finding::warn(found),
-                (Some(device), 0) => Finding::warn(found).lacks_nic(device),
-                _ => Finding::note(found),
-            };
-            all.push(
-                finding
-                    .expected("every path carries its bytes")
-                    .cost("these paths cannot be taken"),
-            );
-        }
+        let mut all = self.of_paths(nic);
         all.iter_mut().for_each(|finding| finding.subject = port(nic).to_owned());
         all.extend(self.refusal(m));
         all.extend(grown::findings(&self.counters, m, nic));
@@ -173,6 +186,58 @@ impl Measured {
         all
     }
 
+    /// Of the paths. That tcp carried its bytes says nothing of a card, and push/inband is expected of none.
+    fn of_paths(&self, nic: &str) -> Vec<Finding> {
+        let card = card(nic);
+        let is_asked = |path: Path| card.is_none() || needs(path).contains(&Need::Nic);
+        let count = self.paths.iter().filter(|(path, timed)| timed.is_ok() && is_asked(*path)).count();
+        let is_expected = |path: Path| card.is_some() && path.kick() == Some(Kick::Inband);
+        let failed = |is_it: fn(&Failure) -> bool| -> Vec<(Path, &Failure)> {
+            let all = self.paths.iter().filter_map(|(path, it)| Some((*path, it.as_ref().err()?)));
+            all.filter(|(path, why)| is_it(why) && !is_expected(*path)).collect()
+        };
+        let lacking = failed(|why| matches!(why, Failure::Unsupported(_)));
+        let failing = failed(|why| matches!(why, Failure::Failed(_)));
+        let waiting = failed(|why| *why == Failure::NotBegun);
+        let is_whole = count == 0 && waiting.is_empty();
+        let mut all = Vec::new();
+        if count > 0 {
+            let mut finding = Finding::fine(format!("{count} paths carried their bytes"));
+            finding.shows = self.shown(nic);
+            all.push(finding);
+        }
+        let lacks = |finding: Finding, paths: &[(Path, &Failure)], is_all: bool| match card {
+            None => finding,
+            Some(device) if is_whole && is_all => finding.lacks_nic(device),
+            Some(device) => paths.iter().fold(finding, |mut finding, (path, _)| {
+                let (gpu, nic) = (self.opened(), Some(device.to_owned()));
+                finding.lacks.push(Lack { need: Need::Path(*path), gpu, nic });
+                finding
+            }),
+        };
+        let cost = "these paths cannot be taken";
+        if !failing.is_empty() {
+            let finding = lacks(Finding::warn(reasons(&failing)), &failing, true);
+            all.push(finding.expected("every path carries its bytes").cost(cost));
+        }
+        if !lacking.is_empty() {
+            // Few cards have all of them.
+            let found = reasons(&lacking);
+            let finding = if card.is_none() { Finding::warn(found) } else { Finding::note(found) };
+            all.push(lacks(finding, &lacking, failing.is_empty()).cost(cost));
+        }
+        if !waiting.is_empty() {
+            let how = "bellpush bench --nic, with --data and --kick of each path";
+            all.push(Finding::unseen(reasons(&waiting), how));
+        }
+        all
+    }
+
+    /// The GPU that kernels ran on.
+    fn opened(&self) -> Option<Address> {
+        self.gpu.filter(|_| self.refused.is_none())
+    }
+
     /// What the GPU and the card have, by the paths that carried their bytes: of the card alone where kernels ran on CPU
     /// threads, whose memory is no GPU's.
     fn shown(&self, nic: &str) -> Vec<Lack> {
@@ -180,7 +245,7 @@ impl Measured {
         let carried = self.paths.iter().filter(|(_, timed)| timed.is_ok());
         let mut all: Vec<Lack> = Vec::new();
         for need in carried.flat_map(|(path, _)| needs(*path)) {
-            let gpu = self.gpu.filter(|_| self.refused.is_none());
+            let gpu = self.opened();
             let lack = match (need, device, gpu) {
                 (Need::Nic, Some(name), _) => Lack { need, gpu: None, nic: Some(name.to_owned()) },
                 (Need::Gpu, _, Some(_)) => Lack { need, gpu, nic: None },
@@ -222,7 +287,7 @@ impl Measured {
         let atomics = if self.atomics { "on 8 bytes" } else { "none" };
         let _ = writeln!(out, "  device memory (MEMIC): {memory}; atomics: {atomics}");
         for (path, timed) in &self.paths {
-            let timed = timed.as_ref().map_or_else(Clone::clone, |ns| time_ns(*ns));
+            let timed = timed.as_ref().map_or_else(Failure::to_string, |ns| time_ns(*ns));
             let _ = writeln!(out, "  {:15} {timed}", path.to_string());
         }
         for (name, more) in &self.counters {
@@ -234,7 +299,7 @@ impl Measured {
     /// As JSON.
     pub fn json(&self) -> Value {
         let paths = self.paths.iter().map(|(path, timed)| {
-            let (ns, error) = (timed.as_ref().ok(), timed.as_ref().err());
+            let (ns, error) = (timed.as_ref().ok(), timed.as_ref().err().map(Failure::to_string));
             json!({ "path": path.to_string(), "bytes": BYTES, "median_ns": ns, "error": error })
         });
         json!({
@@ -250,7 +315,7 @@ mod tests {
     use super::*;
     use crate::doctor::finding::Severity;
     use crate::doctor::packed::machine;
-    use crate::doctor::verdict::{Verdicts, answer};
+    use crate::doctor::verdict::{Verdicts, answer, settle};
 
     fn measured(gpu: Option<&str>, refused: Option<&str>, paths: &[Path]) -> Measured {
         Measured {
@@ -329,11 +394,62 @@ mod tests {
         let m = machine("ib-switches");
         for nic in ["mlx5_0", "mlx5_0:1", "mlx5_0,tc=106", "mlx5_0:1:3,tc=106,sl=3"] {
             let mut nothing = measured(None, Some("no driver"), &[]);
-            nothing.paths = Path::ALL.into_iter().map(|path| (path, Err("refused".into()))).collect();
+            nothing.paths = Path::ALL.into_iter().map(|path| (path, Err(Failure::of("refused")))).collect();
             let findings = nothing.findings(&m, nic);
             let against = Verdicts::of(&m, &findings);
             assert_eq!(against.against_nic("mlx5_0"), ["live"], "{nic}");
             assert!(against.against_nic("mlx5_1").is_empty(), "{nic}");
         }
+    }
+
+    /// Paths that failed are in the verdict of the GPU and the card that failed: some, and the card where none carried
+    /// anything. What a card has not is worth knowing, and push/inband is expected of none.
+    #[test]
+    fn paths_that_fail_cannot_be_taken() {
+        let m = machine("ib-switches");
+        let failing = || Err(Failure::of("syndrome 0x13"));
+        let none = || Err(Failure::Unsupported("no BlueFlame".into()));
+        // Each path's result, what is found of it, and how many paths each pair can take.
+        let told = |refused: Option<&str>, of: &dyn Fn(Path) -> Result<f64, Failure>| {
+            let gpu = refused.is_none().then_some("0000:19:00.0");
+            let mut own = measured(gpu, refused, &[]);
+            own.paths = Path::ALL.into_iter().map(|path| (path, of(path))).collect();
+            let mut findings = own.of_paths("mlx5_0:1");
+            findings.iter_mut().for_each(|finding| finding.check = "live");
+            settle(&m, &mut findings);
+            let mut can = BTreeMap::new();
+            for group in Verdicts::of(&m, &findings).groups() {
+                let count = group.paths.iter().filter(|v| v.is_possible() == Some(true)).count();
+                can.extend(group.pairs.into_iter().map(|pair| (pair, count)));
+            }
+            let said = findings.into_iter().map(|f| (f.severity, f.found));
+            (said.collect::<Vec<_>>(), can.into_values().collect::<Vec<_>>())
+        };
+        let is_tcp = |path: Path| path == Path::TCP;
+        let is_inband = |path: Path| path.kick() == Some(Kick::Inband);
+        let is_blueflame = |path: Path| path.kick() == Some(Kick::Blueflame);
+        // tcp needs no card.
+        let (said, can) = told(None, &|path| if is_tcp(path) { Ok(1.0) } else { failing() });
+        assert_eq!((said.len(), said[0].0, can), (1, Severity::Warning, vec![1, 12, 1, 12]));
+        assert!(said[0].1.ends_with("pull/cpu, staged/kernel, staged/stream, staged/cpu: syndrome 0x13"));
+        let pull = |path: Path| match path.to_string().as_str() {
+            "pull/kernel" | "pull/cpu" => failing(),
+            _ if is_inband(path) || is_blueflame(path) => none(),
+            _ => Ok(1.0),
+        };
+        let (said, can) = told(None, &pull);
+        let texts: Vec<(Severity, &str)> = said.iter().map(|(s, t)| (*s, t.as_str())).collect();
+        let wanted = [
+            (Severity::Fine, "7 paths carried their bytes"),
+            (Severity::Warning, "pull/kernel, pull/cpu: syndrome 0x13"),
+            (Severity::Note, "push/blueflame, pull/blueflame: no BlueFlame"),
+        ];
+        assert_eq!((&texts[..], can), (&wanted[..], vec![8, 12, 12, 12]));
+        // Kernels on CPU threads: the card's matter with every GPU.
+        assert_eq!(told(Some("no driver"), &pull).1, [8, 12, 8, 12]);
+        // Of what was not begun nothing is known.
+        let late = |path: Path| if is_inband(path) { failing() } else { Err(Failure::NotBegun) };
+        let (said, can) = told(None, &late);
+        assert_eq!((said.len(), said[0].0, can), (1, Severity::Unseen, vec![12; 4]));
     }
 }

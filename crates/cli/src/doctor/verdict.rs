@@ -14,7 +14,7 @@ use super::read::short;
 pub const WARNED: u8 = 1;
 /// The same, of one where something is prevented. 2 is wrong input, as everywhere.
 pub const PREVENTED: u8 = 3;
-/// Everything that paths may need.
+/// Everything that several paths may need.
 const NEEDS: [Need; 4] = [Need::Gpu, Need::Nic, Need::GpuMemory, Need::NicPages];
 /// Most pairs that a line names.
 const NAMED: usize = 8;
@@ -82,7 +82,8 @@ impl Cell {
     fn paths(&self) -> Vec<PathVerdict> {
         let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
         let checks = |path: Path, of: &Checks| {
-            union(needs(path).iter().filter_map(|need| of.get(need)).flatten().copied())
+            let needs = needs(path).into_iter().chain([Need::Path(path)]);
+            union(needs.filter_map(|need| of.get(&need)).flatten().copied())
         };
         let verdict = |path: Path| PathVerdict {
             path,
@@ -144,7 +145,10 @@ impl Verdicts {
         }
         let cells = vec![Cell::default(); gpus.len() * nics.len()];
         let mut own = Self { gpus, nics, is_cut, cells };
-        for need in NEEDS {
+        let lacks = findings.iter().flat_map(|finding| &finding.lacks);
+        let tried: BTreeSet<Need> =
+            lacks.map(|of| of.need).filter(|need| matches!(need, Need::Path(_))).collect();
+        for need in NEEDS.into_iter().chain(tried) {
             let shown = own.shown(findings, need);
             for finding in findings {
                 let is_answered =
