@@ -333,3 +333,18 @@ fn a_gpu_of_unknown_generation_is_unseen() {
     let one = json(machine("ib-switches", &first).path());
     assert_eq!(one["kernels"], "gpu", "the other is known: {one}");
 }
+
+/// The driver's list may be hidden where the GPUs are not: those that are too old are refused all the same, and of others
+/// it is not seen whether CUDA has them.
+#[test]
+fn gpus_are_asked_for_their_age_without_the_drivers_list() {
+    let drop = "drop proc/driver/nvidia/gpus";
+    let driver = "nvidia open 550.54.15 PeerMappingOverride=1;";
+    let (old, new) = (machine("t4-bar", &[driver, drop]), machine("ib-switches", &[drop]));
+    let told = json(old.path());
+    assert_eq!((on(old.path(), &[]).0, &told["kernels"]), (3, &"cpu".into()), "{told}");
+    let told = json(new.path());
+    assert!(told["status"] == 0 && told["kernels"].is_null(), "{told}");
+    let unseen = told["paths_on_a_card"][0]["unseen_by"].as_array().unwrap();
+    assert!(unseen.contains(&"gpu".into()), "{told}");
+}
