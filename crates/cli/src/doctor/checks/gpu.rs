@@ -48,8 +48,12 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return vec![no_driver(m, count)];
     }
     let mut all = nodes(m);
-    all.extend(least::generation(m, &usable(m)));
-    let of_driver = least::driver(m).or_else(|| driven(m, count, all.is_empty()));
+    let gpus_of_driver = usable(m);
+    all.extend(least::generation(m, &gpus_of_driver));
+    let mut of_driver = least::driver(m, &gpus_of_driver);
+    if of_driver.is_empty() {
+        of_driver.extend(driven(m, count, all.is_empty()));
+    }
     all.splice(0..0, of_driver);
     if let Some(why) = &m.nvidia.list_hidden {
         let found = format!("the driver's list of GPUs: {}", short(why));

@@ -21,6 +21,9 @@ use system::System;
 /// is known with more than 16.
 pub const RANKED: usize = 64;
 
+/// Where the loader looks first.
+pub const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
 /// What NCCL reads below the environment, on every machine that has it.
 pub const NCCL_CONF: &str = "etc/nccl.conf";
 
@@ -74,7 +77,7 @@ impl Machine {
             live,
             has_dev: root.has("dev"),
             rdma_hidden: rdma::hidden(root),
-            system: System::read(root),
+            system: System::read(root, env.get(LIBRARY_PATH).map_or("", String::as_str)),
             env,
             conf,
             nvidia: Nvidia::read(root),
