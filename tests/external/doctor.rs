@@ -38,6 +38,14 @@ fn a_card_is_measured_and_says_what_it_has() {
     assert!(bytes > 0 && measured["atomics"] == true, "{measured}");
     let line = format!("  device memory (MEMIC): {bytes} B; atomics: on 8 bytes");
     assert!(text.lines().any(|l| l == line), "{line:?}: {text}");
+    // Nothing is said against the use of a card that was used.
+    let all = json["findings"].as_array().unwrap();
+    let of = |check: &str| {
+        all.iter().find(|f| f["check"] == check).unwrap_or_else(|| panic!("{check}: {text}"))
+    };
+    assert_eq!(of("rdma-nodes")["severity"], "fine", "{text}");
+    assert_eq!(of("rdma-window")["found"], format!("{bytes} B of device memory"), "{text}");
+    assert!(!all.iter().any(|f| f["prevents"].as_array().unwrap().contains(&"nic".into())), "{text}");
 }
 
 /// A card whose every WQE fails cannot be used.

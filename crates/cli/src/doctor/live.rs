@@ -13,11 +13,13 @@ use bellpush::transport::{Endpoint, Error, Kick, Local, Memory, Options, Path, P
 use bellpush_cli::report::human::time_ns;
 use serde_json::{Value, json};
 
+use super::checks::CHECKS;
 use super::finding::{Finding, Lack, Need};
 use super::grown::{self, card, grown, port};
 use super::machine::Machine;
 use super::read::short;
 use super::verdict::needs;
+use super::in_one_line;
 use crate::cli::CliError;
 
 /// Bytes of a put.
@@ -28,6 +30,9 @@ const PUTS: usize = 9;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// When no further path is begun.
 const LONGEST: Duration = Duration::from_secs(4);
+
+/// The check of NICs' device memory.
+const WINDOW: &str = "rdma-window";
 
 /// What was measured.
 #[derive(Debug)]
@@ -173,6 +178,19 @@ fn reasons(failed: &[(Path, &Failure)]) -> String {
 }
 
 impl Measured {
+    /// Adds what it means to what the checks have found, which are told again what verbs alone tell.
+    pub fn add_to(&self, m: &mut Machine, nic: &str, findings: &mut Vec<Finding>) {
+        if let Some(device) = card(nic) {
+            m.device_memory.insert(device.to_owned(), self.device_memory);
+            for check in CHECKS.iter().filter(|check| check.id == WINDOW) {
+                let at = findings.iter().position(|f| f.check == check.id).unwrap_or(findings.len());
+                findings.retain(|f| f.check != check.id);
+                findings.splice(at..at, check.findings(m).into_iter().map(in_one_line));
+            }
+        }
+        findings.extend(self.findings(m, nic).into_iter().map(in_one_line));
+    }
+
     /// What it means on this machine.
     pub fn findings(&self, m: &Machine, nic: &str) -> Vec<Finding> {
         let mut all = self.of_paths(nic);
@@ -451,5 +469,51 @@ mod tests {
         let late = |path: Path| if is_inband(path) { failing() } else { Err(Failure::NotBegun) };
         let (said, can) = told(None, &late);
         assert_eq!((said.len(), said[0].0, can), (1, Severity::Unseen, vec![12; 4]));
+    }
+
+    /// A card that carried bytes opens, has a port and an address, and says how much memory it has: what checks say
+    /// against that is worth knowing.
+    #[test]
+    fn a_card_that_carried_bytes_can_be_used() {
+        let mut m = machine("roce-v1-only");
+        m.uverbs.refused = Some(m.uverbs.nodes.values().cloned().collect());
+        let checks = |m: &Machine| -> Vec<Finding> {
+            CHECKS.iter().flat_map(|check| check.findings(m)).collect()
+        };
+        let told = |all: &[Finding], check: &str| -> Vec<(String, Severity)> {
+            let own = all.iter().filter(|f| f.check == check);
+            own.map(|f| (f.found.clone(), f.severity)).collect()
+        };
+        let whole = checks(&m);
+        let mut measured = measured(None, Some("no driver"), &[Path::ALL[8]]);
+        measured.device_memory = 4096;
+        let mut findings = whole.clone();
+        measured.add_to(&mut m, "mlx5_0:1", &mut findings);
+        answer(&m, &mut findings);
+        settle(&m, &mut findings);
+        // Of the card that carried them; the other's are what they were.
+        let of_gids: Vec<Severity> = told(&findings, "roce-gid").into_iter().map(|it| it.1).collect();
+        assert_eq!(of_gids, [Severity::Note, Severity::Warning]);
+        let nodes = findings.iter().find(|f| f.check == "rdma-nodes").unwrap();
+        let lacking: Vec<_> = nodes.lacks.iter().map(|lack| lack.nic.as_deref()).collect();
+        assert_eq!((nodes.severity, &lacking[..]), (Severity::Warning, &[Some("mlx5_1")][..]));
+        let windows = told(&findings, WINDOW);
+        assert_eq!(windows[0], ("4096 B of device memory".to_owned(), Severity::Fine));
+        assert!(windows[1].0.contains(" of mlx5_1 is not"), "{windows:?}");
+        assert!(Verdicts::of(&m, &findings).against_nic("mlx5_0").is_empty());
+        // Where it carried nothing, all stays.
+        let mut findings = whole.clone();
+        measured.paths.clear();
+        measured.add_to(&mut m, "mlx5_0:1", &mut findings);
+        answer(&m, &mut findings);
+        settle(&m, &mut findings);
+        assert_eq!(told(&findings, "rdma-nodes")[0].1, Severity::Prevents);
+        assert!(told(&findings, "roce-gid").iter().all(|(_, s)| *s == Severity::Warning));
+        // What is said of all cards at once is of the other alone, too.
+        let mut program = whole;
+        program.push(Finding::prevents(&[Need::Nic], "rdma-core 28"));
+        measured.paths = vec![(Path::ALL[8], Ok(1.0))];
+        measured.add_to(&mut m, "mlx5_0", &mut program);
+        assert!(Verdicts::of(&m, &program).against_nic("mlx5_0").is_empty());
     }
 }

@@ -107,7 +107,7 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
     let unpacked = text.map(|path| unpacked(path, guarded)).transpose()?;
     values::keep_inputs(unpacked.iter().flat_map(|unpacked| &unpacked.inputs), &places)?;
     let root = unpacked.as_ref().map_or(given, |unpacked| Some(unpacked.root.as_path()));
-    let (machine, mut findings, files) = examined(root, into)?;
+    let (mut machine, mut findings, files) = examined(root, into)?;
     if let (Some(dir), Some(files)) = (&args.record, files) {
         return Ok((0, format!("{files} files in {}\n", printable(&dir.display().to_string()))));
     }
@@ -125,7 +125,9 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
         })?),
         false => None,
     };
-    findings.extend(measured.iter().flat_map(|m| m.findings(&machine, &args.nic)).map(in_one_line));
+    if let Some(measured) = &measured {
+        measured.add_to(&mut machine, &args.nic, &mut findings);
+    }
     verdict::answer(&machine, &mut findings);
     verdict::settle(&machine, &mut findings);
     let status = verdict::status(&findings);

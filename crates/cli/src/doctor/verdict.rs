@@ -151,8 +151,10 @@ impl Verdicts {
         for need in NEEDS.into_iter().chain(tried) {
             let shown = own.shown(findings, need);
             for finding in findings {
-                let is_answered =
-                    |at: &usize| finding.severity == Severity::Unseen && shown.contains(at);
+                let is_answered = |at: &usize| {
+                    let may_err = finding.severity == Severity::Unseen || need == Need::Nic;
+                    may_err && shown.contains(at)
+                };
                 for at in own.concerned(finding, need).into_iter().filter(|at| !is_answered(at)) {
                     own.cells[at].add(finding, need);
                 }
@@ -347,19 +349,46 @@ pub fn settle(m: &Machine, findings: &mut [Finding]) {
     }
 }
 
-/// Makes notes of what checks have not seen and what was then seen of every device that it hides.
+/// What is said of findings that messages by `--live` have answered.
+const ANSWERED: &str = "none: messages by --live went through";
+
+/// Makes notes of findings by which cards cannot be used that were then seen to carry bytes; of one that names others as
+/// well, these are left.
+fn contradict(verdicts: &Verdicts, findings: &mut [Finding]) {
+    let shown = findings.iter().flat_map(|finding| &finding.shows);
+    let carried: BTreeSet<String> =
+        shown.filter(|of| of.need == Need::Nic).filter_map(|of| of.nic.clone()).collect();
+    let is_carried = |nic: &Option<String>| nic.as_ref().is_some_and(|nic| carried.contains(nic));
+    let are_all = verdicts.nics.iter().all(is_carried);
+    for finding in findings.iter_mut().filter(|finding| finding.severity != Severity::Unseen) {
+        let count = finding.lacks.len();
+        finding.lacks.retain(|of| of.need != Need::Nic || !is_carried(&of.nic));
+        let is_of_all = count == 0 && are_all && finding.prevents.contains(&Need::Nic);
+        if is_of_all || count > 0 && finding.lacks.is_empty() {
+            finding.prevents.retain(|need| *need != Need::Nic);
+            if finding.prevents.is_empty() {
+                finding.severity = finding.severity.min(Severity::Note);
+                finding.cost = ANSWERED.to_owned();
+            }
+        }
+    }
+}
+
+/// Makes notes of what checks have not seen and what was then seen of every device that it hides, and of what was then
+/// seen to be otherwise.
 pub fn answer(m: &Machine, findings: &mut [Finding]) {
     let verdicts = Verdicts::of(m, findings);
     if verdicts.is_cut {
         return;
     }
+    contradict(&verdicts, findings);
     let shown = NEEDS.map(|need| verdicts.shown(findings, need));
     for finding in findings.iter_mut().filter(|finding| finding.severity == Severity::Unseen) {
         let hidden = NEEDS.map(|need| verdicts.concerned(finding, need));
         let is_answered = hidden.iter().zip(&shown).all(|(hidden, shown)| hidden.is_subset(shown));
         if is_answered && hidden.iter().any(|hidden| !hidden.is_empty()) {
             finding.severity = Severity::Note;
-            finding.cost = "none: messages by --live went through".to_owned();
+            finding.cost = ANSWERED.to_owned();
             finding.hides.clear();
             finding.lacks.clear();
         }

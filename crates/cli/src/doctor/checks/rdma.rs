@@ -295,20 +295,19 @@ pub fn firmware(m: &Machine) -> Vec<Finding> {
 }
 
 pub fn window(m: &Machine) -> Vec<Finding> {
-    let Some(capture) = m.pci.capture.known() else { return Vec::new() };
+    let measured = m.answering().filter_map(|d| Some((d, *m.device_memory.get(&d.name)?)));
+    let mut all: Vec<Finding> = measured.map(|(device, bytes)| measured_window(device, bytes)).collect();
+    let Some(capture) = m.pci.capture.known() else { return all };
     let id = |d: &RdmaDevice| capture.get(d.address?)?.device;
+    let others = m.answering().filter(|d| !m.device_memory.contains_key(&d.name));
     let (without, with): (Vec<_>, Vec<_>) =
-        m.answering().partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
+        others.partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
     let names = |all: &[&RdmaDevice]| {
         short(&all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "))
     };
-    let mut all = Vec::new();
     if !without.is_empty() {
-        all.push(
-            Finding::note(format!("ConnectX-4 has no device memory: {}", names(&without))).cost(
-                "the window is in host memory, and the NIC reads a push's payload from there",
-            ),
-        );
+        let found = format!("ConnectX-4 has no device memory: {}", names(&without));
+        all.push(Finding::note(found).cost(HOST_WINDOW));
     }
     if !with.is_empty() {
         all.push(Finding::unseen(
@@ -318,6 +317,19 @@ pub fn window(m: &Machine) -> Vec<Finding> {
         ));
     }
     all
+}
+
+/// What it costs to have no device memory.
+const HOST_WINDOW: &str =
+    "the window is in host memory, and the NIC reads a push's payload from there";
+
+/// Of a device that `--live` has opened.
+fn measured_window(device: &RdmaDevice, bytes: u64) -> Finding {
+    let finding = match bytes {
+        0 => Finding::note("no device memory").cost(HOST_WINDOW),
+        bytes => Finding::fine(format!("{bytes} B of device memory")),
+    };
+    finding.of(short(&device.name)).source("measured")
 }
 
 /// Active ports of one card, which share its link.

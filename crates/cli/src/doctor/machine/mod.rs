@@ -63,6 +63,8 @@ pub struct Machine {
     pub uverbs: Uverbs,
     /// Network interfaces.
     pub netdevs: Vec<Netdev>,
+    /// Bytes of RDMA devices' memory (MEMIC), which verbs alone tell: of what `--live` has opened.
+    pub device_memory: BTreeMap<String, u64>,
 }
 
 impl Machine {
@@ -85,6 +87,7 @@ impl Machine {
             uverbs: Uverbs::read(root, live),
             rdma,
             netdevs,
+            device_memory: BTreeMap::new(),
         }
     }
 
