@@ -207,7 +207,7 @@ impl Measured {
     /// Of the paths. That tcp carried its bytes says nothing of a card, and push/inband is expected of none.
     fn of_paths(&self, nic: &str) -> Vec<Finding> {
         let card = card(nic);
-        let is_asked = |path: Path| card.is_none() || needs(path).contains(&Need::Nic);
+        let is_asked = |path: Path| card.is_none() || needs(path, false).contains(&Need::Nic);
         let count = self.paths.iter().filter(|(path, timed)| timed.is_ok() && is_asked(*path)).count();
         let is_expected = |path: Path| card.is_some() && path.kick() == Some(Kick::Inband);
         let failed = |is_it: fn(&Failure) -> bool| -> Vec<(Path, &Failure)> {
@@ -262,7 +262,12 @@ impl Measured {
         let device = card(nic);
         let carried = self.paths.iter().filter(|(_, timed)| timed.is_ok());
         let mut all: Vec<Lack> = Vec::new();
-        for need in carried.flat_map(|(path, _)| needs(*path)) {
+        // What a CPU rings says nothing of doorbells in a GPU's address space.
+        let has = |path: Path, need: &Need| {
+            *need != Need::NicPages || path.kick() != Some(Kick::Cpu)
+        };
+        let had = |path: Path| needs(path, false).into_iter().filter(move |need| has(path, need));
+        for need in carried.flat_map(|(path, _)| had(*path)) {
             let gpu = self.opened();
             let lack = match (need, device, gpu) {
                 (Need::Nic, Some(name), _) => Lack { need, gpu: None, nic: Some(name.to_owned()) },
@@ -333,7 +338,7 @@ mod tests {
     use super::*;
     use crate::doctor::finding::Severity;
     use crate::doctor::packed::machine;
-    use crate::doctor::verdict::{Verdicts, answer, settle};
+    use crate::doctor::verdict::{Group, Verdicts, answer, settle};
 
     fn measured(gpu: Option<&str>, refused: Option<&str>, paths: &[Path]) -> Measured {
         Measured {
@@ -404,6 +409,43 @@ mod tests {
         for name in ["mlx5_0:1", "mlx5_0:1:3", "mlx5_0,tc=106", "mlx5_0:1,tc=106,sl=3"] {
             assert_eq!(possible(&card, name, unseen()), (all.to_vec(), Severity::Unseen), "{name}");
         }
+    }
+
+    /// A path that the CPU rings shows nothing of NIC pages in a GPU, and needs none where the window is in host memory.
+    #[test]
+    fn pages_are_of_those_who_ring() {
+        let m = machine("ib-switches");
+        let named = |name: &str| Path::ALL.into_iter().find(|path| path.to_string() == name).unwrap();
+        for (name, shows) in [
+            ("push/cpu", false),
+            ("pull/cpu", false),
+            ("push/stream", true),
+            ("push/kernel", true),
+            ("staged/kernel", true),
+        ] {
+            let own = measured(Some("0000:19:00.0"), None, &[named(name)]);
+            let shown = own.shown("mlx5_0").iter().any(|lack| lack.need == Need::NicPages);
+            assert_eq!(shown, shows, "{name}");
+        }
+        let refused = [Finding::prevents(&[Need::NicPages], "no PeerMappingOverride")];
+        let possible = |m: &Machine| {
+            let groups = Verdicts::of(m, &refused).groups();
+            let of = |group: &Group| {
+                let paths = group.paths.iter().filter(|verdict| verdict.is_possible() == Some(true));
+                paths.map(|verdict| verdict.path.to_string()).collect::<Vec<_>>().join(" ")
+            };
+            groups.iter().map(|group| (group.pairs.len(), of(group))).collect::<Vec<_>>()
+        };
+        let is = |count: usize, paths: &str| (count, paths.to_owned());
+        let (with, without) = ("pull/cpu staged/cpu tcp", "push/cpu pull/cpu staged/cpu tcp");
+        assert_eq!(possible(&m), [is(4, with)]);
+        assert_eq!(possible(&machine("connectx-4"))[0].1, without);
+        // Of one that was measured.
+        let mut m = m;
+        m.device_memory.insert("mlx5_1".into(), 0);
+        assert_eq!(possible(&m), [is(2, without), is(2, with)]);
+        // Where nothing is refused they are alike.
+        assert_eq!(Verdicts::of(&m, &[]).groups().len(), 1);
     }
 
     /// A card that carries nothing cannot be used, whatever else its name says.

@@ -41,8 +41,8 @@ impl PathVerdict {
     }
 }
 
-/// What a path needs on a card.
-pub fn needs(path: Path) -> Vec<Need> {
+/// What a path needs on a card, whose window is in host memory where it has no memory of its own.
+pub fn needs(path: Path, is_window_hosted: bool) -> Vec<Need> {
     let mut needs = Vec::new();
     if path == Path::TCP {
         return needs;
@@ -52,7 +52,7 @@ pub fn needs(path: Path) -> Vec<Need> {
         needs.push(Need::GpuMemory);
     }
     // The window of a push, and the doorbell of a kernel or a stream.
-    if path.data() == Data::Push || path.kick() != Some(Kick::Cpu) {
+    if path.data() == Data::Push && !is_window_hosted || path.kick() != Some(Kick::Cpu) {
         needs.push(Need::NicPages);
     }
     needs
@@ -79,10 +79,10 @@ impl Cell {
     }
 
     /// Every path; push/inband is omitted: no card has it.
-    fn paths(&self) -> Vec<PathVerdict> {
+    fn paths(&self, is_window_hosted: bool) -> Vec<PathVerdict> {
         let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
         let checks = |path: Path, of: &Checks| {
-            let needs = needs(path).into_iter().chain([Need::Path(path)]);
+            let needs = needs(path, is_window_hosted).into_iter().chain([Need::Path(path)]);
             union(needs.filter_map(|need| of.get(&need)).flatten().copied())
         };
         let verdict = |path: Path| PathVerdict {
@@ -119,6 +119,8 @@ pub struct Verdicts {
     pub gpus: Vec<Option<Address>>,
     /// RDMA devices that are of mlx5 or may be; one without a name where none is shown.
     pub nics: Vec<Option<String>>,
+    /// Those of them that have no memory for a window, by their numbers.
+    hosted: BTreeSet<usize>,
     /// Whether there are more of them than are looked at.
     pub is_cut: bool,
     /// A row for each GPU.
@@ -144,7 +146,10 @@ impl Verdicts {
             nics.push(None);
         }
         let cells = vec![Cell::default(); gpus.len() * nics.len()];
-        let mut own = Self { gpus, nics, is_cut, cells };
+        let is_hosted = |nic: &Option<String>| nic.as_ref().is_some_and(|nic| m.lacks_memory(nic));
+        let all = nics.iter().enumerate().filter(|(_, nic)| is_hosted(nic));
+        let hosted = all.map(|(nth, _)| nth).collect();
+        let mut own = Self { gpus, nics, hosted, is_cut, cells };
         let lacks = findings.iter().flat_map(|finding| &finding.lacks);
         let tried: BTreeSet<Need> =
             lacks.map(|of| of.need).filter(|need| matches!(need, Need::Path(_))).collect();
@@ -228,12 +233,21 @@ impl Verdicts {
 
     /// The pairs by what is said of them, those with the most paths first.
     pub fn groups(&self) -> Vec<Group> {
-        let mut by_cell: BTreeMap<&Cell, Vec<(usize, usize)>> = BTreeMap::new();
+        let mut by_cell: BTreeMap<(&Cell, bool), Vec<(usize, usize)>> = BTreeMap::new();
         for (at, cell) in self.cells.iter().enumerate() {
-            by_cell.entry(cell).or_default().push((at / self.nics.len(), at % self.nics.len()));
+            let pair = (at / self.nics.len(), at % self.nics.len());
+            by_cell.entry((cell, self.hosted.contains(&pair.1))).or_default().push(pair);
         }
-        let mut groups: Vec<Group> =
-            by_cell.into_iter().map(|(cell, pairs)| Group { pairs, paths: cell.paths() }).collect();
+        let mut groups: Vec<Group> = Vec::new();
+        for ((cell, is_hosted), pairs) in by_cell {
+            let paths = cell.paths(is_hosted);
+            // Where the window is matters to some of what is said.
+            match groups.iter_mut().find(|group| group.paths == paths) {
+                Some(group) => group.pairs.extend(pairs),
+                None => groups.push(Group { pairs, paths }),
+            }
+        }
+        groups.iter_mut().for_each(|group| group.pairs.sort_unstable());
         let can = |group: &Group| {
             group.paths.iter().filter(|verdict| verdict.is_possible() == Some(true)).count()
         };

@@ -11,8 +11,6 @@ use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
 use crate::doctor::read::short;
 
 const MELLANOX: u16 = 0x15b3;
-/// ConnectX-4 and ConnectX-4 Lx, each with its virtual function: no device memory.
-const NO_DEVICE_MEMORY: [u16; 4] = [0x1013, 0x1014, 0x1015, 0x1016];
 /// Retransmissions, and packets that were out of order or late, above which a loss is no accident.
 const LOSS: f64 = 1e-6;
 
@@ -297,11 +295,11 @@ pub fn firmware(m: &Machine) -> Vec<Finding> {
 pub fn window(m: &Machine) -> Vec<Finding> {
     let measured = m.answering().filter_map(|d| Some((d, *m.device_memory.get(&d.name)?)));
     let mut all: Vec<Finding> = measured.map(|(device, bytes)| measured_window(device, bytes)).collect();
-    let Some(capture) = m.pci.capture.known() else { return all };
-    let id = |d: &RdmaDevice| capture.get(d.address?)?.device;
+    if m.pci.capture.known().is_none() {
+        return all;
+    }
     let others = m.answering().filter(|d| !m.device_memory.contains_key(&d.name));
-    let (without, with): (Vec<_>, Vec<_>) =
-        others.partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
+    let (without, with): (Vec<_>, Vec<_>) = others.partition(|d| m.lacks_memory(&d.name));
     let names = |all: &[&RdmaDevice]| {
         short(&all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "))
     };
