@@ -78,6 +78,8 @@ fn packets_that_are_lost_meanwhile_are_a_fault() {
     for own in [
         "mlx5_0:1 packet_seq_err",
         "mlx5_0:1 port_xmit_discards",
+        "mlx5_0:1 rnr_nak_retry_err",
+        "mlx5_0:1 duplicate_request",
         "ens1np0 rx_discards_phy",
         "ens1np0 rx_crc_errors",
     ] {

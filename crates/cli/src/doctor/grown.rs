@@ -20,16 +20,21 @@ pub fn card(nic: &str) -> Option<&str> {
     port(nic).split(':').next().filter(|name| *name != "soft")
 }
 
-/// Counters that are more than before, and by how much.
-pub fn grown(
-    before: &BTreeMap<String, u64>,
-    after: BTreeMap<String, u64>,
-) -> BTreeMap<String, u64> {
+/// Counters by their names, or why there are none.
+pub type Counters = Result<BTreeMap<String, u64>, String>;
+
+/// Counters that were there before, and are more now: by how much. Of one that is new it is not known.
+pub fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let grown = after.into_iter().filter_map(|(name, after)| {
-        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
+        let more = after.saturating_sub(*before.get(&name)?);
         (more > 0).then_some((name, more))
     });
     grown.collect()
+}
+
+/// The same of two readings, both of which have to be there.
+pub fn between(before: Counters, after: Counters) -> Counters {
+    Ok(grown(&before?, after?))
 }
 
 /// Counters of the devices of mlx5, by device, port and name; of their interfaces those that `rdma-counters` looks at,
@@ -73,9 +78,12 @@ fn is_told_of(name: &str) -> bool {
     ["pause", "discard"].iter().any(|part| name.contains(part))
 }
 
+/// Packets that were sent again: since the peer had no receive for them, or was silent.
+const REPEATED: [&str; 2] = ["rnr_nak_retry_err", "duplicate_request"];
+
 /// Whether a counter that grows says that packets were lost, or sent again.
 fn is_loss(name: &str) -> bool {
-    let known = || LINK.iter().chain(&AGAIN).chain(&NETDEV);
+    let known = || LINK.iter().chain(&AGAIN).chain(&NETDEV).chain(&REPEATED);
     // Single symbols are what a link may have.
     name != "symbol_error" && (known().any(|own| *own == name) || name.contains("discard"))
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::checks::CHECKS;
 use super::finding::{Finding, Lack, Need};
-use super::grown::{self, card, grown, port};
+use super::grown::{self, Counters, card, port};
 use super::machine::Machine;
 use super::read::short;
 use super::verdict::needs;
@@ -50,7 +50,7 @@ pub struct Measured {
     /// Median time of a put in ns of each path, or why there was none.
     pub paths: Vec<(Path, Result<f64, Failure>)>,
     /// Counters that have changed, and by how much.
-    pub counters: BTreeMap<String, u64>,
+    pub counters: Counters,
 }
 
 /// Why a path carried nothing.
@@ -74,7 +74,7 @@ impl Failure {
 }
 
 /// Measures on the software NIC, or the card `nic`. `read` reads the machine's counters.
-pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Measured, CliError> {
+pub fn measure(nic: &str, read: impl Fn() -> Counters) -> Result<Measured, CliError> {
     let (gpu, refused) = gpu().map_err(|e| CliError::new(e, "leave out --live"))?;
     let is_soft = nic == "soft";
     let opened: Arc<dyn Nic> = match is_soft {
@@ -98,7 +98,7 @@ pub fn measure(nic: &str, read: impl Fn() -> BTreeMap<String, u64>) -> Result<Me
         };
         paths.push((path, timed));
     }
-    let counters = grown(&before, read());
+    let counters = grown::between(before, read());
     Ok(Measured {
         gpu: gpu.describe().pci.as_deref().and_then(|pci| pci.parse().ok()),
         refused,
@@ -196,7 +196,7 @@ impl Measured {
         let mut all = self.of_paths(nic);
         all.iter_mut().for_each(|finding| finding.subject = port(nic).to_owned());
         all.extend(self.refusal(m));
-        all.extend(grown::findings(&self.counters, m, nic));
+        all.extend(self.of_counters(m, nic));
         for finding in &mut all {
             finding.check = "live";
             finding.source = "measured";
@@ -249,6 +249,17 @@ impl Measured {
             all.push(Finding::unseen(reasons(&waiting), how));
         }
         all
+    }
+
+    /// Of the counters.
+    fn of_counters(&self, m: &Machine, nic: &str) -> Vec<Finding> {
+        match &self.counters {
+            Ok(counters) => grown::findings(counters, m, nic),
+            Err(why) => {
+                let found = format!("which counters grew meanwhile: {}", short(why));
+                vec![Finding::unseen(found, "rdma statistic, and ethtool -S, before and after")]
+            }
+        }
     }
 
     /// The GPU that kernels ran on.
@@ -313,7 +324,7 @@ impl Measured {
             let timed = timed.as_ref().map_or_else(Failure::to_string, |ns| time_ns(*ns));
             let _ = writeln!(out, "  {:15} {timed}", path.to_string());
         }
-        for (name, more) in &self.counters {
+        for (name, more) in self.counters.iter().flatten() {
             let _ = writeln!(out, "  {name} +{more}");
         }
         out
@@ -328,7 +339,8 @@ impl Measured {
         json!({
             "on": self.on, "host_executor": self.refused.is_some(), "gpu_refused": self.refused,
             "puts": paths.collect::<Vec<_>>(),
-            "device_memory_bytes": self.device_memory, "atomics": self.atomics, "counters": self.counters,
+            "device_memory_bytes": self.device_memory, "atomics": self.atomics,
+            "counters": self.counters.as_ref().map_or_else(|_| json!({}), |all| json!(all)),
         })
     }
 }
@@ -348,7 +360,7 @@ mod tests {
             gpu: gpu.map(|address| address.parse().unwrap()),
             refused: refused.map(str::to_owned),
             paths: paths.iter().map(|path| (*path, Ok(1.0))).collect(),
-            counters: BTreeMap::new(),
+            counters: Ok(BTreeMap::new()),
         }
     }
 
@@ -409,6 +421,30 @@ mod tests {
         for name in ["mlx5_0:1", "mlx5_0:1:3", "mlx5_0,tc=106", "mlx5_0:1,tc=106,sl=3"] {
             assert_eq!(possible(&card, name, unseen()), (all.to_vec(), Severity::Unseen), "{name}");
         }
+    }
+
+    /// Counters that could not be read are no counters that stand still, and all that they ever counted is no growth.
+    #[test]
+    fn counters_that_were_not_read_are_unseen() {
+        let m = machine("roce-genoa");
+        let read = |names: &[&str]| -> Counters {
+            Ok(names.iter().map(|name| (format!("mlx5_0:1 {name}"), 900)).collect())
+        };
+        let none = || Err("/sys did not answer within 4 s".to_owned());
+        let told = |before: Counters, after: Counters| {
+            let mut own = measured(None, Some("no driver"), &[]);
+            own.counters = grown::between(before, after);
+            let all = own.of_counters(&m, "mlx5_0").into_iter();
+            let shown = own.json()["counters"].as_object().unwrap().len();
+            (all.map(|f| (f.severity, f.found)).collect::<Vec<_>>(), shown)
+        };
+        let both = ["packet_seq_err", "rx_icrc_encapsulated"];
+        for (before, after) in [(none(), read(&both)), (read(&both), none())] {
+            let (all, _) = told(before, after);
+            let wanted = "which counters grew meanwhile: /sys did not answer within 4 s";
+            assert_eq!(all, [(Severity::Unseen, wanted.to_owned())]);
+        }
+        assert_eq!(told(read(&both[..1]), read(&both)), (Vec::new(), 0), "one is new");
     }
 
     /// A path that the CPU rings shows nothing of NIC pages in a GPU, and needs none where the window is in host memory.

@@ -114,14 +114,10 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
     let left = READING.saturating_sub(begun.elapsed()).max(READING / 8);
     let measured = match args.live {
         true => Some(live::measure(&args.nic, || {
-            examined(None, None).map_or_else(
-                |_| BTreeMap::new(),
-                |(m, ..)| {
-                    let mut all = grown::counters(&m);
-                    all.extend(grown::of_drivers(&m));
-                    all
-                },
-            )
+            let (m, ..) = examined(None, None).map_err(|e| e.to_string())?;
+            let mut all = grown::counters(&m);
+            all.extend(grown::of_drivers(&m));
+            Ok(all)
         })?),
         false => None,
     };
