@@ -142,7 +142,7 @@ fn time(gpu: &Arc<Gpu>, nic: &Arc<dyn Nic>, path: Path) -> Result<f64, Failure> 
     })?;
     let mut times = Vec::new();
     for turn in 0..PUTS {
-        let message: Vec<u8> = (0..room).map(|i| (i * 7 + turn * 13) as u8).collect();
+        let message = message(turn);
         from.write(0, &message).map_err(Failure::of)?;
         times.push(put(&sender, &stream).map_err(Failure::of)?);
         let mut arrived = vec![0; room];
@@ -153,6 +153,12 @@ fn time(gpu: &Arc<Gpu>, nic: &Arc<dyn Nic>, path: Path) -> Result<f64, Failure> 
     }
     times.sort_unstable();
     Ok(times[PUTS / 2].as_nanos() as f64)
+}
+
+/// Other bytes in each packet of each turn: its words are all different (an odd factor).
+fn message(turn: usize) -> Vec<u8> {
+    let word = |nth: u64| (turn as u64 * BYTES + nth + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..BYTES / 8).flat_map(|nth| word(nth).to_le_bytes()).collect()
 }
 
 fn put(sender: &Endpoint, stream: &Stream) -> Result<Duration, Error> {
@@ -347,6 +353,8 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::doctor::finding::Severity;
     use crate::doctor::packed::machine;
@@ -445,6 +453,15 @@ mod tests {
             assert_eq!(all, [(Severity::Unseen, wanted.to_owned())]);
         }
         assert_eq!(told(read(&both[..1]), read(&both)), (Vec::new(), 0), "one is new");
+    }
+
+    /// No packet carries what another does, of any turn.
+    #[test]
+    fn packets_carry_other_bytes() {
+        let all: Vec<Vec<u8>> = (0..PUTS).map(message).collect();
+        let packets = all.iter().flat_map(|message| message.chunks(256));
+        let distinct: BTreeSet<&[u8]> = packets.collect();
+        assert_eq!(distinct.len(), PUTS * BYTES as usize / 256);
     }
 
     /// A path that the CPU rings shows nothing of NIC pages in a GPU, and needs none where the window is in host memory.
