@@ -113,14 +113,21 @@ fn ports_say_what_they_redirect_and_block() {
         let all = told("roce-genoa", &[&port]);
         assert!(is(&all, "note", &format!("1 of 4 root ports redirect peer {what}: ")), "{all:?}");
     }
-    let (block, all) = ("block translated requests, and ATS of NICs below ", told("acs-blocking", &[]));
-    assert!(is(&all, "warning", &format!("{block}is enabled")) && !is(&all, "note", "ATS has"), "{all:?}");
-    let nics = ["15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18", "97/0000:97:01.0/0000:98:00.0/0000:99:00.0/0000:9a"];
+    let (block, all) =
+        ("block translated requests, and ATS of NICs below ", told("acs-blocking", &[]));
+    assert!(
+        is(&all, "warning", &format!("{block}is enabled")) && !is(&all, "note", "ATS has"),
+        "{all:?}"
+    );
+    let nics = [
+        "15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18",
+        "97/0000:97:01.0/0000:98:00.0/0000:99:00.0/0000:9a",
+    ];
     let hide = nics.map(|at| format!("drop sys/devices/pci0000:{at}:00.0/config"));
     let all = told("acs-blocking", &[&hide[0], &hide[1]]);
     assert!(is(&all, "warning", &format!("{block}may be enabled, which is hidden")), "{all:?}");
-    let off = ["pci 0000:18:00.0 ats=0", "pci 0000:9a:00.0 ats=0"];
-    assert!(!is(&told("acs-blocking", &off), "warning", block));
+    let off = told("ib-switches", &["pci 0000:17:00.0 acs=0x5f"]);
+    assert!(!is(&off, "warning", block), "{off:?}");
     let root = ["pci 0000:00:01.1 acs=0x02", "pci 0000:00:03.1 acs=0x02", "pci 0000:02:00.0 ats=1"];
     let all = told("roce-genoa", &root);
     assert!(is(&all, "warning", "1 of 4 root ports block translated requests"), "{all:?}");

@@ -229,7 +229,8 @@ fn gpus_that_are_left_out_are_known_by_their_order() {
         ("ib-switches", "0,1", false, "fine", Some("gpu")),
     ] {
         let more = [visible(of), order.to_owned()];
-        let more: Vec<&str> = more.iter().map(String::as_str).take(1 + usize::from(has_order)).collect();
+        let more: Vec<&str> =
+            more.iter().map(String::as_str).take(1 + usize::from(has_order)).collect();
         let dir = machine(name, &more);
         let told = json(dir.path());
         assert_eq!(told["kernels"].as_str(), kernels, "{name} {more:?}: {told}");

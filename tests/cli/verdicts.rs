@@ -360,7 +360,8 @@ fn a_library_newer_than_the_module_is_no_all_clear() {
     let (first, second) = (model("19"), model("9b"));
     let compat = "over the driver 535.183.01: whether forward compatibility";
     let geforce = "over the driver 535.183.01: a GeForce has no forward compatibility";
-    let which = "the loader takes: 535.183.01 of /usr/lib64, or 550.54.15 of /usr/local/cuda/compat";
+    let which =
+        "the loader takes: 535.183.01 of /usr/lib64, or 550.54.15 of /usr/local/cuda/compat";
     let cases: [(&[&str], Option<&str>, [&str; 2]); 8] = [
         (&[], None, ["unseen", compat]),
         (&[&none], None, ["unseen", which]),
@@ -376,7 +377,9 @@ fn a_library_newer_than_the_module_is_no_all_clear() {
         assert_eq!(told["kernels"].as_str(), kernels, "{more:?}: {told}");
         let mut all = told["findings"].as_array().unwrap().iter();
         let is_it = |f: &Value| {
-            f["check"] == "gpu" && f["severity"] == severity && f["found"].as_str().unwrap().contains(part)
+            f["check"] == "gpu"
+                && f["severity"] == severity
+                && f["found"].as_str().unwrap().contains(part)
         };
         assert!(all.any(is_it), "{more:?}: {severity} {part}: {told}");
     }

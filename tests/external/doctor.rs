@@ -45,7 +45,10 @@ fn a_card_is_measured_and_says_what_it_has() {
     };
     assert_eq!(of("rdma-nodes")["severity"], "fine", "{text}");
     assert_eq!(of("rdma-window")["found"], format!("{bytes} B of device memory"), "{text}");
-    assert!(!all.iter().any(|f| f["prevents"].as_array().unwrap().contains(&"nic".into())), "{text}");
+    assert!(
+        !all.iter().any(|f| f["prevents"].as_array().unwrap().contains(&"nic".into())),
+        "{text}"
+    );
 }
 
 /// A card whose every WQE fails cannot be used.

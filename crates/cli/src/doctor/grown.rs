@@ -24,7 +24,10 @@ pub fn card(nic: &str) -> Option<&str> {
 pub type Counters = Result<BTreeMap<String, u64>, String>;
 
 /// Counters that were there before, and are more now: by how much. Of one that is new it is not known.
-pub fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+pub fn grown(
+    before: &BTreeMap<String, u64>,
+    after: BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
     let grown = after.into_iter().filter_map(|(name, after)| {
         let more = after.saturating_sub(*before.get(&name)?);
         (more > 0).then_some((name, more))
@@ -100,7 +103,8 @@ pub fn findings(counters: &BTreeMap<String, u64>, m: &Machine, nic: &str) -> Vec
     let told = |is_own: bool, is_it: fn(&str) -> bool| {
         let grown = counters.iter().filter(|(name, _)| {
             let (of, counter) = parts(name);
-            (Some(of.as_str()) == card || interfaces.contains(of.as_str())) == is_own && is_it(&counter)
+            (Some(of.as_str()) == card || interfaces.contains(of.as_str())) == is_own
+                && is_it(&counter)
         });
         let all: Vec<String> = grown.map(|(name, more)| format!("{name} +{more}")).collect();
         (!all.is_empty()).then(|| short(&all.join(", ")))

@@ -1,6 +1,5 @@
 //! Short measurements: a put by every path, and the counters around it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,10 +15,10 @@ use serde_json::{Value, json};
 use super::checks::CHECKS;
 use super::finding::{Finding, Lack, Need};
 use super::grown::{self, Counters, card, port};
+use super::in_one_line;
 use super::machine::Machine;
 use super::read::short;
 use super::verdict::needs;
-use super::in_one_line;
 use crate::cli::CliError;
 
 /// Bytes of a put.
@@ -189,7 +188,8 @@ impl Measured {
         if let Some(device) = card(nic) {
             m.device_memory.insert(device.to_owned(), self.device_memory);
             for check in CHECKS.iter().filter(|check| check.id == WINDOW) {
-                let at = findings.iter().position(|f| f.check == check.id).unwrap_or(findings.len());
+                let at =
+                    findings.iter().position(|f| f.check == check.id).unwrap_or(findings.len());
                 findings.retain(|f| f.check != check.id);
                 findings.splice(at..at, check.findings(m).into_iter().map(in_one_line));
             }
@@ -214,7 +214,8 @@ impl Measured {
     fn of_paths(&self, nic: &str) -> Vec<Finding> {
         let card = card(nic);
         let is_asked = |path: Path| card.is_none() || needs(path, false).contains(&Need::Nic);
-        let count = self.paths.iter().filter(|(path, timed)| timed.is_ok() && is_asked(*path)).count();
+        let count =
+            self.paths.iter().filter(|(path, timed)| timed.is_ok() && is_asked(*path)).count();
         let is_expected = |path: Path| card.is_some() && path.kick() == Some(Kick::Inband);
         let failed = |is_it: fn(&Failure) -> bool| -> Vec<(Path, &Failure)> {
             let all = self.paths.iter().filter_map(|(path, it)| Some((*path, it.as_ref().err()?)));
@@ -280,9 +281,8 @@ impl Measured {
         let carried = self.paths.iter().filter(|(_, timed)| timed.is_ok());
         let mut all: Vec<Lack> = Vec::new();
         // What a CPU rings says nothing of doorbells in a GPU's address space.
-        let has = |path: Path, need: &Need| {
-            *need != Need::NicPages || path.kick() != Some(Kick::Cpu)
-        };
+        let has =
+            |path: Path, need: &Need| *need != Need::NicPages || path.kick() != Some(Kick::Cpu);
         let had = |path: Path| needs(path, false).into_iter().filter(move |need| has(path, need));
         for need in carried.flat_map(|(path, _)| had(*path)) {
             let gpu = self.opened();
@@ -353,7 +353,7 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
     use crate::doctor::finding::Severity;
@@ -468,7 +468,8 @@ mod tests {
     #[test]
     fn pages_are_of_those_who_ring() {
         let m = machine("ib-switches");
-        let named = |name: &str| Path::ALL.into_iter().find(|path| path.to_string() == name).unwrap();
+        let named =
+            |name: &str| Path::ALL.into_iter().find(|path| path.to_string() == name).unwrap();
         for (name, shows) in [
             ("push/cpu", false),
             ("pull/cpu", false),
@@ -484,7 +485,8 @@ mod tests {
         let possible = |m: &Machine| {
             let groups = Verdicts::of(m, &refused).groups();
             let of = |group: &Group| {
-                let paths = group.paths.iter().filter(|verdict| verdict.is_possible() == Some(true));
+                let paths =
+                    group.paths.iter().filter(|verdict| verdict.is_possible() == Some(true));
                 paths.map(|verdict| verdict.path.to_string()).collect::<Vec<_>>().join(" ")
             };
             groups.iter().map(|group| (group.pairs.len(), of(group))).collect::<Vec<_>>()
@@ -507,7 +509,8 @@ mod tests {
         let m = machine("ib-switches");
         for nic in ["mlx5_0", "mlx5_0:1", "mlx5_0,tc=106", "mlx5_0:1:3,tc=106,sl=3"] {
             let mut nothing = measured(None, Some("no driver"), &[]);
-            nothing.paths = Path::ALL.into_iter().map(|path| (path, Err(Failure::of("refused")))).collect();
+            nothing.paths =
+                Path::ALL.into_iter().map(|path| (path, Err(Failure::of("refused")))).collect();
             let findings = nothing.findings(&m, nic);
             let against = Verdicts::of(&m, &findings);
             assert_eq!(against.against_nic("mlx5_0"), ["live"], "{nic}");
@@ -544,7 +547,11 @@ mod tests {
         // tcp needs no card.
         let (said, can) = told(None, &|path| if is_tcp(path) { Ok(1.0) } else { failing() });
         assert_eq!((said.len(), said[0].0, can), (1, Severity::Warning, vec![1, 12, 1, 12]));
-        assert!(said[0].1.ends_with("pull/cpu, staged/kernel, staged/stream, staged/cpu: syndrome 0x13"));
+        assert!(
+            said[0]
+                .1
+                .ends_with("pull/cpu, staged/kernel, staged/stream, staged/cpu: syndrome 0x13")
+        );
         let pull = |path: Path| match path.to_string().as_str() {
             "pull/kernel" | "pull/cpu" => failing(),
             _ if is_inband(path) || is_blueflame(path) => none(),
@@ -587,7 +594,8 @@ mod tests {
         answer(&m, &mut findings);
         settle(&m, &mut findings);
         // Of the card that carried them; the other's are what they were.
-        let of_gids: Vec<Severity> = told(&findings, "roce-gid").into_iter().map(|it| it.1).collect();
+        let of_gids: Vec<Severity> =
+            told(&findings, "roce-gid").into_iter().map(|it| it.1).collect();
         assert_eq!(of_gids, [Severity::Note, Severity::Warning]);
         let nodes = findings.iter().find(|f| f.check == "rdma-nodes").unwrap();
         let lacking: Vec<_> = nodes.lacks.iter().map(|lack| lack.nic.as_deref()).collect();

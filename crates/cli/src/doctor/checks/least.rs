@@ -81,7 +81,8 @@ pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
         let without = asked.extract_if(.., |gpu| is_geforce(gpu)).collect::<Vec<_>>();
         if !without.is_empty() {
             let found = format!("{}: a GeForce has no forward compatibility", both(library));
-            let finding = Finding::warn(found).expected(LEAST).cost(REFUSED).fix("update the driver");
+            let finding =
+                Finding::warn(found).expected(LEAST).cost(REFUSED).fix("update the driver");
             all.push(lacking(m, finding.source(SOURCE), &without));
         }
     }
@@ -89,7 +90,10 @@ pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
         (Some(old), _) => {
             let each = [*old, library].map(|it| format!("{} of {}", it.version, it.folder));
             let found = format!("which libcuda the loader takes: {}", short(&each.join(", or ")));
-            Finding::unseen(found, format!("LD_LIBRARY_PATH={} takes this one", short(&library.folder)))
+            Finding::unseen(
+                found,
+                format!("LD_LIBRARY_PATH={} takes this one", short(&library.folder)),
+            )
         }
         (None, Some(false)) => Finding::unseen(
             format!("{}: whether forward compatibility has this driver and GPU", both(library)),

@@ -294,7 +294,8 @@ pub fn firmware(m: &Machine) -> Vec<Finding> {
 
 pub fn window(m: &Machine) -> Vec<Finding> {
     let measured = m.answering().filter_map(|d| Some((d, *m.device_memory.get(&d.name)?)));
-    let mut all: Vec<Finding> = measured.map(|(device, bytes)| measured_window(device, bytes)).collect();
+    let mut all: Vec<Finding> =
+        measured.map(|(device, bytes)| measured_window(device, bytes)).collect();
     if m.pci.capture.known().is_none() {
         return all;
     }
