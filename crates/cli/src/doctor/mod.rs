@@ -10,6 +10,7 @@ mod live;
 mod machine;
 pub mod packed;
 mod placement;
+mod puts;
 mod read;
 mod record;
 mod report;
