@@ -107,12 +107,13 @@ int bellpush_endpoint_close(bellpush_endpoint *endpoint);
 
 /* ---- Bench ---- */
 
-/* Times puts between two endpoints of its own in this process, on the context's GPU and NIC, and compares every byte.
+/* Times puts between two endpoints of its own in this process, on the context's GPU and NIC, from the GPU's memory into
+ * mapped host memory, and compares every byte.
  * `options` is JSON or NULL; names and defaults:
  *   {"paths": [],          such as ["push/inband", "pull/kernel"]; all of them if it is empty
  *    "sizes": [8, 4096],   bytes of a put, at most 64 MiB
  *    "messages": 1000,     puts of each path and size that are timed one by one, and again with more in flight
- *    "timeout_s": 5}       of each single wait
+ *    "timeout_s": 5}       of each single wait; more than 0, at most a year
  * Writes one line of JSON with a NUL behind it and returns its length:
  *   {"on": "host, soft",   the executor and the NIC
  *    "rows": [{"path": "push/inband", "bytes": 8, "messages": 1000,

@@ -78,8 +78,8 @@ pub fn bench(
         return Err(wrong(format!("messages: 1 to {MOST_MESSAGES}")));
     }
     let timeout = Duration::try_from_secs_f64(options.timeout_s).ok();
-    let timeout = timeout.filter(|time| *time <= MAX_TIMEOUT);
-    let timeout = timeout.ok_or_else(|| wrong("timeout_s: at most a year".into()))?;
+    let timeout = timeout.filter(|time| !time.is_zero() && *time <= MAX_TIMEOUT);
+    let timeout = timeout.ok_or_else(|| wrong("timeout_s: more than 0, at most a year".into()))?;
     let count = paths.len() * options.sizes.len();
     if count > MOST_ROWS {
         return Err(wrong(format!("{count} rows: at most {MOST_ROWS}")));
@@ -214,9 +214,30 @@ fn told(why: impl Display) -> String {
     why.to_string()
 }
 
-/// Other bytes at each turn.
+/// Other bytes at each turn, for each put in flight and for each packet: what another brought, or the turn before, is no
+/// match.
 fn pattern(turn: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|i| (i * 7 + (i >> 8) + turn * 13) as u8).collect()
+    let mut all = vec![0; bytes];
+    for (word, part) in all.chunks_mut(8).enumerate() {
+        let mixed = mixed(turn << WORD_BITS | word as u64).to_le_bytes();
+        part.copy_from_slice(&mixed[..part.len()]);
+    }
+    // Puts of less than two words, in which there may be no whole one, lie here: neighbouring bytes differ.
+    let near = all.iter_mut().take(NEAR).enumerate();
+    near.for_each(|(i, byte)| *byte = (i as u64 * 7 + turn * 13) as u8);
+    all
+}
+
+/// Words of the largest put, in bits, and bytes of which no two have one value.
+const WORD_BITS: u32 = (MOST_BYTES / 8).ilog2();
+const NEAR: usize = 256;
+
+/// Another word for each (splitmix64).
+fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 fn same(sent: &[u8], arrived: &[u8]) -> Result<(), String> {
@@ -228,6 +249,8 @@ fn same(sent: &[u8], arrived: &[u8]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use bellpush::gpu::{Executor, HostOptions};
     use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 
@@ -286,6 +309,8 @@ mod tests {
             (r#"{"sizes": [67108865]}"#, 1 << 16, "sizes"),
             (r#"{"messages": 0}"#, 1 << 16, "messages"),
             (r#"{"timeout_s": -1}"#, 1 << 16, "timeout_s"),
+            (r#"{"timeout_s": 0}"#, 1 << 16, "timeout_s"),
+            (r#"{"timeout_s": 1e-12}"#, 1 << 16, "timeout_s"),
             (r#"{"timeout_s": 1e99}"#, 1 << 16, "timeout_s"),
             (r#"{"paths": ["push/pigeon"]}"#, 1 << 16, "pigeon"),
             (r#"{"paths": ["tcp"], "sizes": [8]}"#, HEAD + ROW - 1, "1 rows take 640 bytes"),
@@ -319,5 +344,22 @@ mod tests {
         );
         // What the turn before left there is found.
         assert!(same(&sent, &pattern(2, 600)).is_err());
+    }
+
+    /// No put in flight and no packet carries what another does.
+    #[test]
+    fn bytes_of_another_put_are_no_match() {
+        let distinct = |sent: &[u8], bytes: usize| {
+            let all: Vec<&[u8]> = sent.chunks_exact(bytes).collect();
+            all.iter().collect::<BTreeSet<_>>().len() == all.len()
+        };
+        for bytes in [1, 2, 7, 8, 9, 15, 16, 17, 23, 64, 100, 255, 256, 4096, 65536] {
+            let at_once = (IN_FLIGHT_BYTES as usize / bytes).min(IN_FLIGHT as usize);
+            for turn in 1..20 {
+                assert!(distinct(&pattern(turn, at_once * bytes), bytes), "{at_once} of {bytes} B");
+            }
+        }
+        // Payloads of RoCE at its smallest MTU, in one put that is longer than all in flight.
+        assert!(distinct(&pattern(1, 2 << 20), 256));
     }
 }

@@ -78,16 +78,57 @@ fn packets_that_are_lost_meanwhile_are_a_fault() {
     for own in [
         "mlx5_0:1 packet_seq_err",
         "mlx5_0:1 port_xmit_discards",
+        "mlx5_0:1 rnr_nak_retry_err",
+        "mlx5_0:1 duplicate_request",
         "ens1np0 rx_discards_phy",
         "ens1np0 rx_crc_errors",
     ] {
         let list = format!("{own} +2");
         assert_eq!(told("mlx5_0", &[own]), [is("warning", "mlx5_0", &list)]);
         assert_eq!(told("mlx5_0:1", &[own]), [is("warning", "mlx5_0:1", &list)]);
+        assert_eq!(told("mlx5_0,tc=106", &[own]), [is("warning", "mlx5_0", &list)]);
+        assert_eq!(told("mlx5_0:1:3,tc=106", &[own]), [is("warning", "mlx5_0:1:3", &list)]);
         assert_eq!(told("mlx5_1", &[own]), [is("note", "", &list)]);
         assert_eq!(told("soft", &[own]), [is("note", "", &list)]);
     }
     let pause = "ens1np0 rx_prio3_pause";
     assert_eq!(told("mlx5_0", &[pause]), [is("note", "mlx5_0", &format!("{pause} +2"))]);
     assert_eq!(told("mlx5_0", &["mlx5_0:1 port_xmit_packets", "mlx5_0:1 symbol_error"]).len(), 0);
+}
+
+/// Ports redirect requests or completions, below root complexes as below switches; and none that blocks what ATS has
+/// translated lets it go directly.
+#[test]
+fn ports_say_what_they_redirect_and_block() {
+    let told = |name: &str, more: &[&str]| {
+        let all = findings_of(machine(name, more).path()).unwrap().into_iter();
+        let own = all.filter(|f| f[0] == "acs").map(|[_, severity, _, found]| (severity, found));
+        own.collect::<Vec<_>>()
+    };
+    let is = |all: &[(String, String)], severity: &str, part: &str| {
+        all.iter().any(|(own, found)| own == severity && found.contains(part))
+    };
+    for (control, what) in [("0x08", "completions"), ("0x0c", "requests"), ("0x1d", "requests")] {
+        let port = format!("pci 0000:00:01.1 acs={control}");
+        let all = told("roce-genoa", &[&port]);
+        assert!(is(&all, "note", &format!("1 of 4 root ports redirect peer {what}: ")), "{all:?}");
+    }
+    let (block, all) =
+        ("block translated requests, and ATS of NICs below ", told("acs-blocking", &[]));
+    assert!(
+        is(&all, "warning", &format!("{block}is enabled")) && !is(&all, "note", "ATS has"),
+        "{all:?}"
+    );
+    let nics = [
+        "15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18",
+        "97/0000:97:01.0/0000:98:00.0/0000:99:00.0/0000:9a",
+    ];
+    let hide = nics.map(|at| format!("drop sys/devices/pci0000:{at}:00.0/config"));
+    let all = told("acs-blocking", &[&hide[0], &hide[1]]);
+    assert!(is(&all, "warning", &format!("{block}may be enabled, which is hidden")), "{all:?}");
+    let off = told("ib-switches", &["pci 0000:17:00.0 acs=0x5f"]);
+    assert!(!is(&off, "warning", block), "{off:?}");
+    let root = ["pci 0000:00:01.1 acs=0x02", "pci 0000:00:03.1 acs=0x02", "pci 0000:02:00.0 ats=1"];
+    let all = told("roce-genoa", &root);
+    assert!(is(&all, "warning", "1 of 4 root ports block translated requests"), "{all:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::diagnoses::{folder, machine, on};
+use crate::diagnoses::{folder, json, machine, on};
 use crate::doctor::findings_of;
 
 /// A machine, what it is set to, and what the check says: severity and a part of what is found.
@@ -208,4 +208,34 @@ fn lists_and_ibgda_are_read_as_nvshmem_reads_them() {
         ),
         "{script}"
     );
+}
+
+/// GPUs that CUDA is not to see are none of the machine's; which those are hangs on CUDA's order.
+#[test]
+fn gpus_that_are_left_out_are_known_by_their_order() {
+    let visible = |value: &str| format!("env CUDA_VISIBLE_DEVICES={value}");
+    let order = "env CUDA_DEVICE_ORDER=PCI_BUS_ID";
+    let uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
+    // GPU1 of v100-beside is refused; those of ib-switches are two of one model.
+    for (name, of, has_order, severity, kernels) in [
+        ("v100-beside", "1", true, "prevents", Some("cpu")),
+        ("v100-beside", "0", true, "note", Some("gpu")),
+        ("v100-beside", "0,1", true, "fine", Some("gpu")),
+        ("v100-beside", "1", false, "unseen", None),
+        ("v100-beside", uuid, true, "unseen", None),
+        ("v100-beside", "1,7", true, "prevents", Some("cpu")),
+        ("ib-switches", "1", false, "note", Some("gpu")),
+        ("ib-switches", uuid, false, "fine", Some("gpu")),
+        ("ib-switches", "0,1", false, "fine", Some("gpu")),
+    ] {
+        let more = [visible(of), order.to_owned()];
+        let more: Vec<&str> =
+            more.iter().map(String::as_str).take(1 + usize::from(has_order)).collect();
+        let dir = machine(name, &more);
+        let told = json(dir.path());
+        assert_eq!(told["kernels"].as_str(), kernels, "{name} {more:?}: {told}");
+        let mut all = told["findings"].as_array().unwrap().iter();
+        let own = all.find(|f| f["check"] == "env-cuda").unwrap();
+        assert_eq!(own["severity"], severity, "{name} {more:?}: {own}");
+    }
 }

@@ -294,7 +294,6 @@ fn kernels_run_on_gpus_that_open() {
         ("old-libcuda", "cpu"),
         ("t4-bar", "cpu"),
         ("xeon-p100", "cpu"),
-        ("cuda-compat", "gpu"),
         ("v100-beside", "gpu"),
     ] {
         let told = json(machine(name, &[]).path());
@@ -332,4 +331,63 @@ fn a_gpu_of_unknown_generation_is_unseen() {
     }
     let one = json(machine("ib-switches", &first).path());
     assert_eq!(one["kernels"], "gpu", "the other is known: {one}");
+}
+
+/// The driver's list may be hidden where the GPUs are not: those that are too old are refused all the same, and of others
+/// it is not seen whether CUDA has them.
+#[test]
+fn gpus_are_asked_for_their_age_without_the_drivers_list() {
+    let drop = "drop proc/driver/nvidia/gpus";
+    let driver = "nvidia open 550.54.15 PeerMappingOverride=1;";
+    let (old, new) = (machine("t4-bar", &[driver, drop]), machine("ib-switches", &[drop]));
+    let told = json(old.path());
+    assert_eq!((on(old.path(), &[]).0, &told["kernels"]), (3, &"cpu".into()), "{told}");
+    let told = json(new.path());
+    assert!(told["status"] == 0 && told["kernels"].is_null(), "{told}");
+    let unseen = told["paths_on_a_card"][0]["unseen_by"].as_array().unwrap();
+    assert!(unseen.contains(&"gpu".into()), "{told}");
+}
+
+/// Which libcuda is loaded is known where `LD_LIBRARY_PATH` names one, or all are old or new; that of cuda-compat goes
+/// with drivers and GPUs that NVIDIA names, none of them a GeForce.
+#[test]
+fn a_library_newer_than_the_module_is_no_all_clear() {
+    let path = |folder: &str| format!("env LD_LIBRARY_PATH={folder}");
+    let (none, usual, own) = (path(""), path("/usr/lib64"), path("/opt/cuda/lib/:relative"));
+    let link = "link opt/cuda/lib/libcuda.so.1 -> libcuda.so.560.35.03";
+    let new = "nvidia open 570.86.15 PeerMappingOverride=1;";
+    let model = |at: &str| format!("gpu 0000:{at}:00.0 NVIDIA GeForce RTX 3090");
+    let (first, second) = (model("19"), model("9b"));
+    let compat = "over the driver 535.183.01: whether forward compatibility";
+    let geforce = "over the driver 535.183.01: a GeForce has no forward compatibility";
+    let which =
+        "the loader takes: 535.183.01 of /usr/lib64, or 550.54.15 of /usr/local/cuda/compat";
+    let cases: [(&[&str], Option<&str>, [&str; 2]); 8] = [
+        (&[], None, ["unseen", compat]),
+        (&[&none], None, ["unseen", which]),
+        (&[&usual], Some("cpu"), ["prevents", "libcuda 535.183.01, older than 550"]),
+        (&[&own, link], None, ["unseen", "libcuda 560.35.03 over"]),
+        (&[new], Some("gpu"), ["fine", "2 of 2 GPUs"]),
+        (&[&first, &second], Some("cpu"), ["prevents", geforce]),
+        (&[&first], None, ["warning", geforce]),
+        (&[&none, &second], None, ["unseen", which]),
+    ];
+    for (more, kernels, [severity, part]) in cases {
+        let told = json(machine("cuda-compat", more).path());
+        assert_eq!(told["kernels"].as_str(), kernels, "{more:?}: {told}");
+        let mut all = told["findings"].as_array().unwrap().iter();
+        let is_it = |f: &Value| {
+            f["check"] == "gpu"
+                && f["severity"] == severity
+                && f["found"].as_str().unwrap().contains(part)
+        };
+        assert!(all.any(is_it), "{more:?}: {severity} {part}: {told}");
+    }
+    // A copy has of the path what has the library.
+    let to = tempfile::tempdir().unwrap();
+    let dir = machine("cuda-compat", &[]);
+    assert_eq!(on(dir.path(), &["--record", to.path().to_str().unwrap()]).0, 0);
+    let env = std::fs::read_to_string(to.path().join("env")).unwrap();
+    assert!(env.lines().any(|line| line == "LD_LIBRARY_PATH=/usr/local/cuda/compat"), "{env}");
+    assert_eq!(json(to.path())["findings"], json(dir.path())["findings"]);
 }

@@ -38,6 +38,45 @@ fn a_card_is_measured_and_says_what_it_has() {
     assert!(bytes > 0 && measured["atomics"] == true, "{measured}");
     let line = format!("  device memory (MEMIC): {bytes} B; atomics: on 8 bytes");
     assert!(text.lines().any(|l| l == line), "{line:?}: {text}");
+    // Nothing is said against the use of a card that was used.
+    let all = json["findings"].as_array().unwrap();
+    let of = |check: &str| {
+        all.iter().find(|f| f["check"] == check).unwrap_or_else(|| panic!("{check}: {text}"))
+    };
+    assert_eq!(of("rdma-nodes")["severity"], "fine", "{text}");
+    assert_eq!(of("rdma-window")["found"], format!("{bytes} B of device memory"), "{text}");
+    assert!(
+        !all.iter().any(|f| f["prevents"].as_array().unwrap().contains(&"nic".into())),
+        "{text}"
+    );
+}
+
+/// A card whose every WQE fails cannot be used.
+#[test]
+fn a_card_whose_paths_fail_cannot_be_used() {
+    let _alone = alone();
+    if !cfg!(feature = "mlx5") {
+        return println!("SKIPPED: a build without cards");
+    }
+    if !there("ibv_devinfo") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (script, file) = (path("fail.toml"), path("doctor.json"));
+    let fault = "[[fault]]\non = \"wqe\"\naction = \"fail\"\nsyndrome = \"remote-access-error\"\n";
+    fs::write(&script, fault).unwrap();
+    let doctor = [bellpush(), "doctor", "--live", "--nic", "mlx5_0", "--json", &file];
+    let ended = run(&["--fault", &script], &doctor);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    let json: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let mut all = json["findings"].as_array().unwrap().iter();
+    let live = all.find(|f| f["check"] == "live" && f["severity"] == "prevents");
+    let live = live.unwrap_or_else(|| panic!("{json}"));
+    assert_eq!(live["lacks"][0]["nic"], "mlx5_0", "{live}");
+    let mut paths = json["paths_on_a_card"].as_array().unwrap().iter();
+    let pull = paths.find(|path| path["path"] == "pull/cpu").unwrap();
+    assert!(pull["prevented_by"].as_array().unwrap().contains(&"live".into()), "{pull}");
 }
 
 /// What the pages show: a bench on a software device, which it takes for a card.

@@ -1,6 +1,7 @@
 //! What a check says.
 
 use bellpush::pcie::topology::Address;
+use bellpush::transport::Path;
 
 use super::machine::Machine;
 
@@ -43,6 +44,8 @@ pub enum Need {
     GpuMemory,
     /// The NIC's pages mapped into the GPU: doorbells and windows.
     NicPages,
+    /// This path, which was tried.
+    Path(Path),
 }
 
 /// Some devices that lack what paths need, while others may have it; or that were seen to have it.

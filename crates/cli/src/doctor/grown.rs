@@ -10,16 +10,34 @@ use super::machine::Machine;
 use super::machine::rdma::Netdev;
 use super::read::short;
 
-/// Counters that are more than before, and by how much.
+/// The port that a name of `--nic` is of: `mlx5_0:1` of `mlx5_0:1,tc=106`.
+pub fn port(nic: &str) -> &str {
+    nic.split(',').next().unwrap_or(nic)
+}
+
+/// The card of it: `NAME` of `NAME:PORT:GID-INDEX,tc=N,sl=N` (docs/hardware.md); none of the software NIC.
+pub fn card(nic: &str) -> Option<&str> {
+    port(nic).split(':').next().filter(|name| *name != "soft")
+}
+
+/// Counters by their names, or why there are none.
+pub type Counters = Result<BTreeMap<String, u64>, String>;
+
+/// Counters that were there before, and are more now: by how much. Of one that is new it is not known.
 pub fn grown(
     before: &BTreeMap<String, u64>,
     after: BTreeMap<String, u64>,
 ) -> BTreeMap<String, u64> {
     let grown = after.into_iter().filter_map(|(name, after)| {
-        let more = after.saturating_sub(before.get(&name).copied().unwrap_or(0));
+        let more = after.saturating_sub(*before.get(&name)?);
         (more > 0).then_some((name, more))
     });
     grown.collect()
+}
+
+/// The same of two readings, both of which have to be there.
+pub fn between(before: Counters, after: Counters) -> Counters {
+    Ok(grown(&before?, after?))
 }
 
 /// Counters of the devices of mlx5, by device, port and name; of their interfaces those that `rdma-counters` looks at,
@@ -63,17 +81,20 @@ fn is_told_of(name: &str) -> bool {
     ["pause", "discard"].iter().any(|part| name.contains(part))
 }
 
+/// Packets that were sent again: since the peer had no receive for them, or was silent.
+const REPEATED: [&str; 2] = ["rnr_nak_retry_err", "duplicate_request"];
+
 /// Whether a counter that grows says that packets were lost, or sent again.
 fn is_loss(name: &str) -> bool {
-    let known = || LINK.iter().chain(&AGAIN).chain(&NETDEV);
+    let known = || LINK.iter().chain(&AGAIN).chain(&NETDEV).chain(&REPEATED);
     // Single symbols are what a link may have.
     name != "symbol_error" && (known().any(|own| *own == name) || name.contains("discard"))
 }
 
 /// What it means that counters grew while this NIC was measured.
 pub fn findings(counters: &BTreeMap<String, u64>, m: &Machine, nic: &str) -> Vec<Finding> {
-    let device = nic.split(':').next().unwrap_or(nic);
-    let ports = m.mlx5().filter(|own| own.name == device).flat_map(|own| &own.ports);
+    let (card, nic) = (card(nic), port(nic));
+    let ports = m.mlx5().filter(|own| Some(own.name.as_str()) == card).flat_map(|own| &own.ports);
     let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
     let parts = |name: &str| {
         let (of, counter) = name.split_once(' ').unwrap_or(("", name));
@@ -82,7 +103,8 @@ pub fn findings(counters: &BTreeMap<String, u64>, m: &Machine, nic: &str) -> Vec
     let told = |is_own: bool, is_it: fn(&str) -> bool| {
         let grown = counters.iter().filter(|(name, _)| {
             let (of, counter) = parts(name);
-            (of == device || interfaces.contains(of.as_str())) == is_own && is_it(&counter)
+            (Some(of.as_str()) == card || interfaces.contains(of.as_str())) == is_own
+                && is_it(&counter)
         });
         let all: Vec<String> = grown.map(|(name, more)| format!("{name} +{more}")).collect();
         (!all.is_empty()).then(|| short(&all.join(", ")))

@@ -10,6 +10,7 @@ mod live;
 mod machine;
 pub mod packed;
 mod placement;
+mod puts;
 mod read;
 mod record;
 mod report;
@@ -107,25 +108,23 @@ fn examine_and_tell(args: &DoctorArgs, guarded: bool) -> Result<(u8, String), Cl
     let unpacked = text.map(|path| unpacked(path, guarded)).transpose()?;
     values::keep_inputs(unpacked.iter().flat_map(|unpacked| &unpacked.inputs), &places)?;
     let root = unpacked.as_ref().map_or(given, |unpacked| Some(unpacked.root.as_path()));
-    let (machine, mut findings, files) = examined(root, into)?;
+    let (mut machine, mut findings, files) = examined(root, into)?;
     if let (Some(dir), Some(files)) = (&args.record, files) {
         return Ok((0, format!("{files} files in {}\n", printable(&dir.display().to_string()))));
     }
     let left = READING.saturating_sub(begun.elapsed()).max(READING / 8);
     let measured = match args.live {
         true => Some(live::measure(&args.nic, || {
-            examined(None, None).map_or_else(
-                |_| BTreeMap::new(),
-                |(m, ..)| {
-                    let mut all = grown::counters(&m);
-                    all.extend(grown::of_drivers(&m));
-                    all
-                },
-            )
+            let (m, ..) = examined(None, None).map_err(|e| e.to_string())?;
+            let mut all = grown::counters(&m);
+            all.extend(grown::of_drivers(&m));
+            Ok(all)
         })?),
         false => None,
     };
-    findings.extend(measured.iter().flat_map(|m| m.findings(&machine, &args.nic)).map(in_one_line));
+    if let Some(measured) = &measured {
+        measured.add_to(&mut machine, &args.nic, &mut findings);
+    }
     verdict::answer(&machine, &mut findings);
     verdict::settle(&machine, &mut findings);
     let status = verdict::status(&findings);

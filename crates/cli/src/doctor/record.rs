@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 
 use super::machine::pci::CONFIG_SPACE;
 use super::machine::system::{IDENTITY, kept_mounts};
-use super::machine::{Machine, NCCL_CONF};
+use super::machine::{LIBRARY_PATH, Machine, NCCL_CONF};
 use super::read::{Asked, MAX_BYTES, Root, Seen};
 use crate::cli::CliError;
 
 /// Variables that are recorded: others are nobody's business.
-const VARIABLES: [&str; 4] = ["NCCL_", "UCX_", "NVSHMEM_", "CUDA_VISIBLE_DEVICES"];
+const VARIABLES: [&str; 5] =
+    ["NCCL_", "UCX_", "NVSHMEM_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 /// Files of a PCI function that the topology reads.
 const FUNCTION: [&str; 9] = [
     "class",
@@ -80,8 +81,12 @@ impl Copy<'_> {
             VARIABLES.iter().any(|start| name.starts_with(start)) && !machine.conf.contains(*name)
         };
         let ours = machine.env.iter().filter(|(name, _)| is_ours(name));
-        let lines: Vec<String> =
+        let mut lines: Vec<String> =
             ours.map(|(name, value)| format!("{name}={}", value.replace('\n', " "))).collect();
+        // Of where the loader looks, what has libcuda.
+        let first = machine.system.cudas.iter().filter(|cuda| cuda.is_first);
+        let first: Vec<&str> = first.map(|cuda| cuda.folder.as_str()).collect();
+        lines.extend((!first.is_empty()).then(|| format!("{LIBRARY_PATH}={}", first.join(":"))));
         self.put("env", (lines.join("\n") + "\n").as_bytes())
     }
 

@@ -273,7 +273,7 @@ impl<'a> Report<'a> {
     /// The report as JSON.
     pub fn json(&self) -> Value {
         let findings = self.right.findings.iter().map(|f| {
-            let of = |needs: &[Need]| needs.iter().map(|n| need(*n)).collect::<Vec<&str>>();
+            let of = |needs: &[Need]| needs.iter().map(|n| need(*n)).collect::<Vec<String>>();
             json!({
                 "check": f.check, "severity": f.severity.name(), "subject": f.subject,
                 "found": f.found, "expected": f.expected, "cost": f.cost, "fix": f.fix,
@@ -406,11 +406,12 @@ fn lack(lack: &Lack) -> Value {
     })
 }
 
-fn need(need: Need) -> &'static str {
+fn need(need: Need) -> String {
     match need {
-        Need::Gpu => "gpu",
-        Need::Nic => "nic",
-        Need::GpuMemory => "gpu-memory",
-        Need::NicPages => "nic-pages",
+        Need::Gpu => "gpu".to_owned(),
+        Need::Nic => "nic".to_owned(),
+        Need::GpuMemory => "gpu-memory".to_owned(),
+        Need::NicPages => "nic-pages".to_owned(),
+        Need::Path(path) => path.to_string(),
     }
 }

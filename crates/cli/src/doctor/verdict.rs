@@ -14,7 +14,7 @@ use super::read::short;
 pub const WARNED: u8 = 1;
 /// The same, of one where something is prevented. 2 is wrong input, as everywhere.
 pub const PREVENTED: u8 = 3;
-/// Everything that paths may need.
+/// Everything that several paths may need.
 const NEEDS: [Need; 4] = [Need::Gpu, Need::Nic, Need::GpuMemory, Need::NicPages];
 /// Most pairs that a line names.
 const NAMED: usize = 8;
@@ -41,8 +41,8 @@ impl PathVerdict {
     }
 }
 
-/// What a path needs on a card.
-pub fn needs(path: Path) -> Vec<Need> {
+/// What a path needs on a card, whose window is in host memory where it has no memory of its own.
+pub fn needs(path: Path, is_window_hosted: bool) -> Vec<Need> {
     let mut needs = Vec::new();
     if path == Path::TCP {
         return needs;
@@ -52,7 +52,7 @@ pub fn needs(path: Path) -> Vec<Need> {
         needs.push(Need::GpuMemory);
     }
     // The window of a push, and the doorbell of a kernel or a stream.
-    if path.data() == Data::Push || path.kick() != Some(Kick::Cpu) {
+    if path.data() == Data::Push && !is_window_hosted || path.kick() != Some(Kick::Cpu) {
         needs.push(Need::NicPages);
     }
     needs
@@ -79,10 +79,11 @@ impl Cell {
     }
 
     /// Every path; push/inband is omitted: no card has it.
-    fn paths(&self) -> Vec<PathVerdict> {
+    fn paths(&self, is_window_hosted: bool) -> Vec<PathVerdict> {
         let on_a_card = Path::ALL.into_iter().filter(|p| p.kick() != Some(Kick::Inband));
         let checks = |path: Path, of: &Checks| {
-            union(needs(path).iter().filter_map(|need| of.get(need)).flatten().copied())
+            let needs = needs(path, is_window_hosted).into_iter().chain([Need::Path(path)]);
+            union(needs.filter_map(|need| of.get(&need)).flatten().copied())
         };
         let verdict = |path: Path| PathVerdict {
             path,
@@ -118,6 +119,8 @@ pub struct Verdicts {
     pub gpus: Vec<Option<Address>>,
     /// RDMA devices that are of mlx5 or may be; one without a name where none is shown.
     pub nics: Vec<Option<String>>,
+    /// Those of them that have no memory for a window, by their numbers.
+    hosted: BTreeSet<usize>,
     /// Whether there are more of them than are looked at.
     pub is_cut: bool,
     /// A row for each GPU.
@@ -143,12 +146,20 @@ impl Verdicts {
             nics.push(None);
         }
         let cells = vec![Cell::default(); gpus.len() * nics.len()];
-        let mut own = Self { gpus, nics, is_cut, cells };
-        for need in NEEDS {
+        let is_hosted = |nic: &Option<String>| nic.as_ref().is_some_and(|nic| m.lacks_memory(nic));
+        let all = nics.iter().enumerate().filter(|(_, nic)| is_hosted(nic));
+        let hosted = all.map(|(nth, _)| nth).collect();
+        let mut own = Self { gpus, nics, hosted, is_cut, cells };
+        let lacks = findings.iter().flat_map(|finding| &finding.lacks);
+        let tried: BTreeSet<Need> =
+            lacks.map(|of| of.need).filter(|need| matches!(need, Need::Path(_))).collect();
+        for need in NEEDS.into_iter().chain(tried) {
             let shown = own.shown(findings, need);
             for finding in findings {
-                let is_answered =
-                    |at: &usize| finding.severity == Severity::Unseen && shown.contains(at);
+                let is_answered = |at: &usize| {
+                    let may_err = finding.severity == Severity::Unseen || need == Need::Nic;
+                    may_err && shown.contains(at)
+                };
                 for at in own.concerned(finding, need).into_iter().filter(|at| !is_answered(at)) {
                     own.cells[at].add(finding, need);
                 }
@@ -222,12 +233,21 @@ impl Verdicts {
 
     /// The pairs by what is said of them, those with the most paths first.
     pub fn groups(&self) -> Vec<Group> {
-        let mut by_cell: BTreeMap<&Cell, Vec<(usize, usize)>> = BTreeMap::new();
+        let mut by_cell: BTreeMap<(&Cell, bool), Vec<(usize, usize)>> = BTreeMap::new();
         for (at, cell) in self.cells.iter().enumerate() {
-            by_cell.entry(cell).or_default().push((at / self.nics.len(), at % self.nics.len()));
+            let pair = (at / self.nics.len(), at % self.nics.len());
+            by_cell.entry((cell, self.hosted.contains(&pair.1))).or_default().push(pair);
         }
-        let mut groups: Vec<Group> =
-            by_cell.into_iter().map(|(cell, pairs)| Group { pairs, paths: cell.paths() }).collect();
+        let mut groups: Vec<Group> = Vec::new();
+        for ((cell, is_hosted), pairs) in by_cell {
+            let paths = cell.paths(is_hosted);
+            // Where the window is matters to some of what is said.
+            match groups.iter_mut().find(|group| group.paths == paths) {
+                Some(group) => group.pairs.extend(pairs),
+                None => groups.push(Group { pairs, paths }),
+            }
+        }
+        groups.iter_mut().for_each(|group| group.pairs.sort_unstable());
         let can = |group: &Group| {
             group.paths.iter().filter(|verdict| verdict.is_possible() == Some(true)).count()
         };
@@ -343,19 +363,46 @@ pub fn settle(m: &Machine, findings: &mut [Finding]) {
     }
 }
 
-/// Makes notes of what checks have not seen and what was then seen of every device that it hides.
+/// What is said of findings that messages by `--live` have answered.
+const ANSWERED: &str = "none: messages by --live went through";
+
+/// Makes notes of findings by which cards cannot be used that were then seen to carry bytes; of one that names others as
+/// well, these are left.
+fn contradict(verdicts: &Verdicts, findings: &mut [Finding]) {
+    let shown = findings.iter().flat_map(|finding| &finding.shows);
+    let carried: BTreeSet<String> =
+        shown.filter(|of| of.need == Need::Nic).filter_map(|of| of.nic.clone()).collect();
+    let is_carried = |nic: &Option<String>| nic.as_ref().is_some_and(|nic| carried.contains(nic));
+    let are_all = verdicts.nics.iter().all(is_carried);
+    for finding in findings.iter_mut().filter(|finding| finding.severity != Severity::Unseen) {
+        let count = finding.lacks.len();
+        finding.lacks.retain(|of| of.need != Need::Nic || !is_carried(&of.nic));
+        let is_of_all = count == 0 && are_all && finding.prevents.contains(&Need::Nic);
+        if is_of_all || count > 0 && finding.lacks.is_empty() {
+            finding.prevents.retain(|need| *need != Need::Nic);
+            if finding.prevents.is_empty() {
+                finding.severity = finding.severity.min(Severity::Note);
+                finding.cost = ANSWERED.to_owned();
+            }
+        }
+    }
+}
+
+/// Makes notes of what checks have not seen and what was then seen of every device that it hides, and of what was then
+/// seen to be otherwise.
 pub fn answer(m: &Machine, findings: &mut [Finding]) {
     let verdicts = Verdicts::of(m, findings);
     if verdicts.is_cut {
         return;
     }
+    contradict(&verdicts, findings);
     let shown = NEEDS.map(|need| verdicts.shown(findings, need));
     for finding in findings.iter_mut().filter(|finding| finding.severity == Severity::Unseen) {
         let hidden = NEEDS.map(|need| verdicts.concerned(finding, need));
         let is_answered = hidden.iter().zip(&shown).all(|(hidden, shown)| hidden.is_subset(shown));
         if is_answered && hidden.iter().any(|hidden| !hidden.is_empty()) {
             finding.severity = Severity::Note;
-            finding.cost = "none: messages by --live went through".to_owned();
+            finding.cost = ANSWERED.to_owned();
             finding.hides.clear();
             finding.lacks.clear();
         }

@@ -13,14 +13,59 @@ use crate::doctor::machine::Machine;
 const REQUEST_REDIRECT: u16 = 1 << 2;
 const REDIRECT: u16 = REQUEST_REDIRECT | 1 << 3;
 const DIRECT_TRANSLATED: u16 = 1 << 6;
+/// Translation Blocking: a request whose address ATS has translated is an error (6.12.1.1).
+const TRANSLATION_BLOCKING: u16 = 1 << 1;
 /// P2P Egress Control Enable: the port's vector says which ports peers may reach (7.7.11.4).
 const EGRESS_CONTROL: u16 = 1 << 5;
 
 pub fn acs(m: &Machine) -> Vec<Finding> {
     let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
     let mut all = of_switches(m, &tree, &gpus, &nics);
-    all.extend(of_roots(m, &tree));
+    all.extend(of_roots(m, &tree, &nics));
     all
+}
+
+/// Ports whose ACS Control has one of these bits, and a text that names some.
+fn with(m: &Machine, bridges: &BTreeSet<Address>, bits: u16) -> (Vec<Address>, String) {
+    let has = |b: &&Address| m.pci.more(**b).acs.is_some_and(|c| c & bits != 0);
+    let ports: Vec<Address> = bridges.iter().filter(has).copied().collect();
+    let list = ports.iter().take(6).map(Address::to_string).collect::<Vec<_>>().join(", ");
+    (ports, list)
+}
+
+/// What these ports redirect.
+fn redirected(m: &Machine, ports: &[Address]) -> &'static str {
+    let is_request = |b: &Address| m.pci.more(*b).acs.is_some_and(|c| c & REQUEST_REDIRECT != 0);
+    if ports.iter().any(is_request) { "requests" } else { "completions" }
+}
+
+/// Ports that block what ATS of a NIC below them has translated, where that is on or may be.
+fn blocking(
+    m: &Machine,
+    tree: &Tree<'_>,
+    bridges: &BTreeSet<Address>,
+    kind: &str,
+    nics: &[Address],
+) -> Option<Finding> {
+    let ats = |port: &Address| -> BTreeSet<Option<bool>> {
+        let below = nics.iter().filter(|nic| tree.chain(**nic).contains(port));
+        below.map(|nic| m.pci.more(*nic).ats).filter(|ats| *ats != Some(false)).collect()
+    };
+    let used: BTreeSet<Address> = bridges.iter().filter(|b| !ats(b).is_empty()).copied().collect();
+    let (ports, list) = with(m, &used, TRANSLATION_BLOCKING);
+    let is_on = ports.iter().any(|port| ats(port).contains(&Some(true)));
+    let which = if is_on { "is enabled" } else { "may be enabled, which is hidden" };
+    let (first, n, of) = (ports.first()?, ports.len(), bridges.len());
+    let found = format!(
+        "{n} of {of} {kind} ports block translated requests, and ATS of NICs below {which}: {list}"
+    );
+    let finding = Finding::warn(found)
+        .expected("Translation Blocking off (bit 1 of ACS Control), or ATS of the NICs off")
+        .cost("what the NIC has translated is an ACS violation: the request fails")
+        .fix(format!("look at ACSCtl of lspci -vvv -s {first}; clear bit 1 after each boot"));
+    let ports = ports.iter().filter(|_| !m.system.is_virtual);
+    let lines = ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000:0002"));
+    Some(lines.fold(finding, |finding, line| finding.script(line)))
 }
 
 /// Switch ports below which a GPU and a NIC are peers.
@@ -37,21 +82,16 @@ fn of_switches(m: &Machine, tree: &Tree<'_>, gpus: &[Address], nics: &[Address])
         return Vec::new();
     }
     let control = |b: &Address| m.pci.more(*b).acs;
-    let redirecting: Vec<Address> =
-        bridges.iter().filter(|b| control(b).is_some_and(|c| c & REDIRECT != 0)).copied().collect();
+    let (redirecting, list) = with(m, &bridges, REDIRECT);
     let hidden = bridges.iter().filter(|b| control(b).is_none()).count();
     let mut all: Vec<Finding> = egress(m, &bridges, "switch").into_iter().collect();
+    all.extend(blocking(m, tree, &bridges, "switch", nics));
     if !redirecting.is_empty() {
-        let list =
-            redirecting.iter().take(6).map(Address::to_string).collect::<Vec<_>>().join(", ");
-        let (n, of) = (redirecting.len(), bridges.len());
-        let is_request =
-            redirecting.iter().any(|b| control(b).is_some_and(|c| c & REQUEST_REDIRECT != 0));
-        let what = if is_request { "requests" } else { "completions" };
+        let (n, of, what) = (redirecting.len(), bridges.len(), redirected(m, &redirecting));
         let found = format!("{n} of {of} switch ports redirect peer {what}: {list}");
-        // Translated requests pass redirection where bit 6 says so.
-        let is_direct =
-            redirecting.iter().all(|b| control(b).is_some_and(|c| c & DIRECT_TRANSLATED != 0));
+        // Translated requests pass redirection where bit 6 says so, and bit 1 does not block them.
+        let passes = |c: u16| c & (DIRECT_TRANSLATED | TRANSLATION_BLOCKING) == DIRECT_TRANSLATED;
+        let is_direct = redirecting.iter().all(|b| control(b).is_some_and(passes));
         let ats: BTreeSet<Option<bool>> = nics.iter().map(|nic| m.pci.more(*nic).ats).collect();
         if is_direct && !ats.contains(&Some(false)) && ats.contains(&None) {
             let found = format!("{found}, and whether the NICs' ATS is enabled");
@@ -125,7 +165,7 @@ fn egress(m: &Machine, bridges: &BTreeSet<Address>, kind: &str) -> Option<Findin
 
 /// Root ports where GPUs reach the NICs that they are given through root complexes. Redirection costs nothing there: what
 /// comes from below goes up in any case.
-fn of_roots(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
+fn of_roots(m: &Machine, tree: &Tree<'_>, nics: &[Address]) -> Vec<Finding> {
     let is_near = |gpu: Address, nic: Address| {
         matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb))
     };
@@ -140,15 +180,11 @@ fn of_roots(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
     let control = |port: &&Address| m.pci.more(**port).acs;
     let of = ports.len();
     let mut all: Vec<Finding> = egress(m, &ports, "root").into_iter().collect();
-    let redirecting: Vec<String> = ports
-        .iter()
-        .filter(|port| control(port).is_some_and(|c| c & REDIRECT != 0))
-        .map(Address::to_string)
-        .collect();
+    all.extend(blocking(m, tree, &ports, "root", nics));
+    let (redirecting, list) = with(m, &ports, REDIRECT);
     if !redirecting.is_empty() {
-        let list = redirecting.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
-        let found =
-            format!("{} of {of} root ports redirect peer requests: {list}", redirecting.len());
+        let (n, what) = (redirecting.len(), redirected(m, &redirecting));
+        let found = format!("{n} of {of} root ports redirect peer {what}: {list}");
         all.push(Finding::note(found).cost(
             "none by itself: requests from below a root port go up in any case, and through the \
              IOMMU where it translates (check iommu)",

@@ -48,12 +48,16 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return vec![no_driver(m, count)];
     }
     let mut all = nodes(m);
-    all.extend(least::generation(m, &usable(m)));
-    let of_driver = least::driver(m).or_else(|| driven(m, count, all.is_empty()));
+    let gpus_of_driver = usable(m);
+    all.extend(least::generation(m, &gpus_of_driver));
+    let mut of_driver = least::driver(m, &gpus_of_driver);
+    if of_driver.is_empty() {
+        of_driver.extend(driven(m, count, all.is_empty()));
+    }
     all.splice(0..0, of_driver);
     if let Some(why) = &m.nvidia.list_hidden {
         let found = format!("the driver's list of GPUs: {}", short(why));
-        all.push(Finding::unseen(found, "nvidia-smi -L"));
+        all.push(Finding::unseen(found, "nvidia-smi -L").hides(&[Need::Gpu]));
         return all;
     }
     if m.nvidia.gpus.is_empty() {
@@ -71,10 +75,14 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     all
 }
 
-/// GPUs that the driver has, that this container is given and that answer.
+/// GPUs that the driver has, or may have where its list is hidden, that this container is given and that answer.
 fn usable(m: &Machine) -> Vec<Address> {
-    let all = m.nvidia.gpus.iter().map(|(a, _)| *a);
-    all.filter(|a| m.is_given(*a) && !m.is_gone(*a)).collect()
+    let mut all: BTreeSet<Address> = m.nvidia.gpus.iter().map(|(a, _)| *a).collect();
+    if m.nvidia.list_hidden.is_some() {
+        let is_free = |a: &Address| m.pci.more(*a).driver.is_none_or(|driver| driver == "nvidia");
+        all.extend(m.gpus().into_iter().filter(is_free));
+    }
+    all.into_iter().filter(|a| m.is_given(*a) && !m.is_gone(*a)).collect()
 }
 
 /// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.

@@ -7,6 +7,7 @@ use bellpush::pcie::topology::Address;
 
 use crate::doctor::finding::{Finding, Need};
 use crate::doctor::machine::Machine;
+use crate::doctor::machine::system::{Cuda, major};
 use crate::doctor::read::short;
 use crate::doctor::verdict::label;
 
@@ -32,59 +33,86 @@ fn older(device: u16) -> Option<(&'static str, &'static str)> {
     own.map(|(_, generation, capability)| (*generation, *capability))
 }
 
-/// The driver's version that counts for CUDA: that of its library where it is shown, which is another with cuda-compat.
-enum Version<'a> {
-    Library(&'a str),
-    Module(&'a str),
-}
+/// What is said of versions that bellpush refuses.
+const REFUSED: &str = "bellpush refuses its CUDA: kernels run on CPU threads";
+const LEAST: &str = "driver 550 or later: CUDA 12.4";
+const SOURCE: &str =
+    "CUDA Toolkit 12.4, Release Notes, table 3 (minimum driver); CUDA Compatibility";
 
-impl<'a> Version<'a> {
-    fn of(m: &'a Machine) -> Option<Self> {
-        let libraries = m.system.libraries.known();
-        let file = libraries.and_then(|all| all.get("libcuda.so.1"));
-        let version = file.and_then(|name| name.strip_prefix("libcuda.so."));
-        let library = version.filter(|version| major(version).is_some_and(|n| n > 1));
-        library.map(Self::Library).or_else(|| m.nvidia.driver().map(Self::Module))
-    }
-
-    const fn text(&self) -> &'a str {
-        match self {
-            Self::Library(version) | Self::Module(version) => version,
+/// The driver, where CUDA of it is too old or not to be told. Its library counts where that is shown, which is another
+/// than the module's with cuda-compat: the one that `LD_LIBRARY_PATH` names, or else any that the loader may take.
+pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
+    let all = &m.system.cudas;
+    let first = all.iter().find(|cuda| cuda.is_first);
+    let seen = first.map_or_else(|| all.iter().collect(), |first| vec![first]);
+    let is_new = |version: &str| major(version).map(|number| number >= DRIVER);
+    let (new, old): (Vec<&Cuda>, Vec<&Cuda>) =
+        seen.into_iter().partition(|cuda| is_new(&cuda.version) == Some(true));
+    let module = m.nvidia.driver();
+    let is_module_new = module.and_then(is_new);
+    let refused = |found: String| {
+        let finding = Finding::prevents(&[Need::Gpu], found).expected(LEAST).cost(REFUSED);
+        let fix = "update the driver; or, on data centre GPUs, the package cuda-compat of CUDA 12.4 \
+                   or later beside a driver that it supports, in LD_LIBRARY_PATH";
+        vec![finding.fix(fix).source(SOURCE)]
+    };
+    let Some(library) = new.first() else {
+        return match (old.first(), module, is_module_new) {
+            (Some(old), ..) => refused(format!("libcuda {}, older than 550", short(&old.version))),
+            (None, Some(module), Some(false)) => {
+                refused(format!("driver {}, older than 550", short(module)))
+            }
+            (None, _, Some(true)) => Vec::new(),
+            (None, ..) => {
+                let found = "the driver's version, which is to be 550 or later";
+                vec![Finding::unseen(found, "nvidia-smi").hides(&[Need::Gpu])]
+            }
+        };
+    };
+    let mut all = Vec::new();
+    let mut asked = gpus.to_vec();
+    let both = |library: &Cuda| {
+        let (library, module) = (short(&library.version), short(module.unwrap_or("?")));
+        format!("libcuda {library} over the driver {module}")
+    };
+    if is_module_new == Some(false) {
+        let of = |gpu: &Address| m.nvidia.gpus.iter().find(|(a, _)| a == gpu);
+        let is_geforce = |gpu: &Address| of(gpu).is_some_and(|(_, it)| it.contains("GeForce"));
+        let without = asked.extract_if(.., |gpu| is_geforce(gpu)).collect::<Vec<_>>();
+        if !without.is_empty() {
+            let found = format!("{}: a GeForce has no forward compatibility", both(library));
+            let finding =
+                Finding::warn(found).expected(LEAST).cost(REFUSED).fix("update the driver");
+            all.push(lacking(m, finding.source(SOURCE), &without));
         }
     }
-}
-
-fn major(version: &str) -> Option<u32> {
-    version.split('.').next()?.parse().ok()
-}
-
-/// The driver, where CUDA of it is too old or not to be told.
-pub fn driver(m: &Machine) -> Option<Finding> {
-    let version = Version::of(m);
-    match version.as_ref().and_then(|version| major(version.text())) {
-        Some(number) if number >= DRIVER => None,
-        None => Some(
-            Finding::unseen("the driver's version, which is to be 550 or later", "nvidia-smi")
-                .hides(&[Need::Gpu]),
-        ),
-        Some(_) => {
-            let version = version?;
-            let what = if let Version::Library(_) = version { "libcuda" } else { "driver" };
-            Some(
-                Finding::prevents(
-                    &[Need::Gpu],
-                    format!("{what} {}, older than 550", short(version.text())),
-                )
-                .expected("driver 550 or later: CUDA 12.4")
-                .cost("bellpush refuses its CUDA: kernels run on CPU threads")
-                .fix(
-                    "update the driver; or, on data centre GPUs, the package cuda-compat of CUDA \
-                     12.4 or later beside a driver that it supports",
-                )
-                .source("CUDA Toolkit 12.4, Release Notes, table 3 (minimum driver); CUDA Compatibility"),
+    let hidden = match (old.first(), is_module_new) {
+        (Some(old), _) => {
+            let each = [*old, library].map(|it| format!("{} of {}", it.version, it.folder));
+            let found = format!("which libcuda the loader takes: {}", short(&each.join(", or ")));
+            Finding::unseen(
+                found,
+                format!("LD_LIBRARY_PATH={} takes this one", short(&library.folder)),
             )
         }
+        (None, Some(false)) => Finding::unseen(
+            format!("{}: whether forward compatibility has this driver and GPU", both(library)),
+            "nvidia-smi; CUDA Compatibility has the table",
+        ),
+        (None, _) => return all,
+    };
+    if all.is_empty() {
+        all.push(hidden.hides(&[Need::Gpu]));
+    } else if !asked.is_empty() {
+        all.push(lacking(m, hidden, &asked));
     }
+    all
+}
+
+/// Of these GPUs.
+fn lacking(m: &Machine, finding: Finding, gpus: &[Address]) -> Finding {
+    let names: Vec<String> = gpus.iter().map(|gpu| label(m, *gpu)).collect();
+    gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu)).of(names.join(", "))
 }
 
 /// GPUs that are too old, those of one generation together, and those of which that is not shown.
@@ -102,13 +130,9 @@ pub fn generation(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
             }
         }
     }
-    let of = |finding: Finding, gpus: &[Address]| {
-        let names: Vec<String> = gpus.iter().map(|gpu| label(m, *gpu)).collect();
-        gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu)).of(names.join(", "))
-    };
     let told = |((generation, capability), gpus): (&(&str, &str), &Vec<Address>)| {
         let found = format!("{generation}: compute capability {capability}");
-        of(Finding::warn(found), gpus)
+        lacking(m, Finding::warn(found), gpus)
             .expected("compute capability 8.0 or later: Ampere and what came after it")
             .cost("bellpush refuses them: it has no kernels for them")
             .fix("use a later GPU, or --gpu host")
@@ -117,7 +141,8 @@ pub fn generation(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
     let mut all: Vec<Finding> = old.iter().map(told).collect();
     if !hidden.is_empty() {
         let found = "compute capability: no PCI device id is shown";
-        all.push(of(Finding::unseen(found, "nvidia-smi --query-gpu=compute_cap"), &hidden));
+        let finding = Finding::unseen(found, "nvidia-smi --query-gpu=compute_cap");
+        all.push(lacking(m, finding, &hidden));
     }
     all
 }

@@ -24,7 +24,8 @@ pub fn program(m: &Machine) -> Vec<Finding> {
     }
     let Some(libraries) = m.system.libraries.known() else { return all };
     let mut names: Vec<&str> = libraries.values().map(String::as_str).collect();
-    if m.nvidia.version.known().is_some() && !libraries.contains_key("libcuda.so.1") {
+    let has_cuda = libraries.contains_key("libcuda.so.1") || !m.system.cudas.is_empty();
+    if m.nvidia.version.known().is_some() && !has_cuda {
         all.push(
             Finding::warn("no libcuda.so.1 in the usual folders")
                 .expected("the driver's library, of the module's version")

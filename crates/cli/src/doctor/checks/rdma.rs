@@ -11,8 +11,6 @@ use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
 use crate::doctor::read::short;
 
 const MELLANOX: u16 = 0x15b3;
-/// ConnectX-4 and ConnectX-4 Lx, each with its virtual function: no device memory.
-const NO_DEVICE_MEMORY: [u16; 4] = [0x1013, 0x1014, 0x1015, 0x1016];
 /// Retransmissions, and packets that were out of order or late, above which a loss is no accident.
 const LOSS: f64 = 1e-6;
 
@@ -295,20 +293,20 @@ pub fn firmware(m: &Machine) -> Vec<Finding> {
 }
 
 pub fn window(m: &Machine) -> Vec<Finding> {
-    let Some(capture) = m.pci.capture.known() else { return Vec::new() };
-    let id = |d: &RdmaDevice| capture.get(d.address?)?.device;
-    let (without, with): (Vec<_>, Vec<_>) =
-        m.answering().partition(|d| id(d).is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)));
+    let measured = m.answering().filter_map(|d| Some((d, *m.device_memory.get(&d.name)?)));
+    let mut all: Vec<Finding> =
+        measured.map(|(device, bytes)| measured_window(device, bytes)).collect();
+    if m.pci.capture.known().is_none() {
+        return all;
+    }
+    let others = m.answering().filter(|d| !m.device_memory.contains_key(&d.name));
+    let (without, with): (Vec<_>, Vec<_>) = others.partition(|d| m.lacks_memory(&d.name));
     let names = |all: &[&RdmaDevice]| {
         short(&all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "))
     };
-    let mut all = Vec::new();
     if !without.is_empty() {
-        all.push(
-            Finding::note(format!("ConnectX-4 has no device memory: {}", names(&without))).cost(
-                "the window is in host memory, and the NIC reads a push's payload from there",
-            ),
-        );
+        let found = format!("ConnectX-4 has no device memory: {}", names(&without));
+        all.push(Finding::note(found).cost(HOST_WINDOW));
     }
     if !with.is_empty() {
         all.push(Finding::unseen(
@@ -318,6 +316,19 @@ pub fn window(m: &Machine) -> Vec<Finding> {
         ));
     }
     all
+}
+
+/// What it costs to have no device memory.
+const HOST_WINDOW: &str =
+    "the window is in host memory, and the NIC reads a push's payload from there";
+
+/// Of a device that `--live` has opened.
+fn measured_window(device: &RdmaDevice, bytes: u64) -> Finding {
+    let finding = match bytes {
+        0 => Finding::note("no device memory").cost(HOST_WINDOW),
+        bytes => Finding::fine(format!("{bytes} B of device memory")),
+    };
+    finding.of(short(&device.name)).source("measured")
 }
 
 /// Active ports of one card, which share its link.

@@ -21,6 +21,12 @@ use system::System;
 /// is known with more than 16.
 pub const RANKED: usize = 64;
 
+/// Where the loader looks first.
+pub const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// ConnectX-4 and ConnectX-4 Lx, each with its virtual function: no device memory.
+const NO_DEVICE_MEMORY: [u16; 4] = [0x1013, 0x1014, 0x1015, 0x1016];
+
 /// What NCCL reads below the environment, on every machine that has it.
 pub const NCCL_CONF: &str = "etc/nccl.conf";
 
@@ -60,6 +66,8 @@ pub struct Machine {
     pub uverbs: Uverbs,
     /// Network interfaces.
     pub netdevs: Vec<Netdev>,
+    /// Bytes of RDMA devices' memory (MEMIC), which verbs alone tell: of what `--live` has opened.
+    pub device_memory: BTreeMap<String, u64>,
 }
 
 impl Machine {
@@ -74,7 +82,7 @@ impl Machine {
             live,
             has_dev: root.has("dev"),
             rdma_hidden: rdma::hidden(root),
-            system: System::read(root),
+            system: System::read(root, env.get(LIBRARY_PATH).map_or("", String::as_str)),
             env,
             conf,
             nvidia: Nvidia::read(root),
@@ -82,6 +90,7 @@ impl Machine {
             uverbs: Uverbs::read(root, live),
             rdma,
             netdevs,
+            device_memory: BTreeMap::new(),
         }
     }
 
@@ -136,6 +145,18 @@ impl Machine {
     /// The RDMA device of a PCI function: none of software on the function's interface.
     pub fn rdma_at(&self, address: Address) -> Option<&RdmaDevice> {
         self.rdma.iter().find(|d| d.address == Some(address) && d.is_software != Some(true))
+    }
+
+    /// Whether an RDMA device is known to have no memory (MEMIC), so that its windows are in host memory.
+    pub fn lacks_memory(&self, name: &str) -> bool {
+        let id = || {
+            let device = self.rdma.iter().find(|device| device.name == name)?;
+            self.pci.capture.known()?.get(device.address?)?.device
+        };
+        match self.device_memory.get(name) {
+            Some(bytes) => *bytes == 0,
+            None => id().is_some_and(|id| NO_DEVICE_MEMORY.contains(&id)),
+        }
     }
 
     /// Name of a NIC: that of its RDMA device, or else its address.

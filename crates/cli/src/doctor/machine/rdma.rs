@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 
 use bellpush::mem::dcb::Dcb;
 use bellpush::pcie::topology::Address;
+use nix::unistd::{AccessFlags, access};
 
 use crate::doctor::read::{Root, Seen};
 
@@ -303,9 +304,10 @@ impl Uverbs {
         }
         let present = root.names("dev/infiniband").map(|names| names.into_iter().collect());
         let refused = live.then(|| {
+            // By the C library, as libibverbs opens them: below `bellpush run` a system call finds none.
             let may = |name: &String| {
-                let rights = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
-                rustix::fs::access(root.path(&format!("dev/infiniband/{name}")), rights).is_ok()
+                let rights = AccessFlags::R_OK | AccessFlags::W_OK;
+                access(&root.path(&format!("dev/infiniband/{name}")), rights).is_ok()
             };
             let is_there = |name: &&String| root.has(&format!("dev/infiniband/{name}"));
             nodes.values().filter(is_there).filter(|n| !may(n)).cloned().collect()

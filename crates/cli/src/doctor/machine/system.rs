@@ -77,11 +77,25 @@ pub struct System {
     pub distances: BTreeMap<u32, Vec<u32>>,
     /// Full names of libibverbs, libmlx5 and libcuda, where their folder was found.
     pub libraries: Seen<BTreeMap<&'static str, String>>,
+    /// Every libcuda whose version is shown: those that the loader takes first, in their order, then those of the usual
+    /// folders.
+    pub cudas: Vec<Cuda>,
+}
+
+/// CUDA's library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cuda {
+    /// Its folder.
+    pub folder: String,
+    /// Its version, such as 550.54.15.
+    pub version: String,
+    /// Whether `LD_LIBRARY_PATH` names the folder.
+    pub is_first: bool,
 }
 
 impl System {
-    /// Reads it.
-    pub fn read(root: &Root) -> Self {
+    /// Reads it. `first` is `LD_LIBRARY_PATH`.
+    pub fn read(root: &Root, first: &str) -> Self {
         let info = root.text("proc/cpuinfo");
         let cpuinfo = info.known().map_or("", String::as_str);
         let status = root.text("proc/self/status");
@@ -116,6 +130,7 @@ impl System {
             modules: modules(root),
             distances: distances(root),
             libraries: libraries(root),
+            cudas: cudas(root, first),
         }
     }
 
@@ -363,4 +378,27 @@ fn libraries(root: &Root) -> Seen<BTreeMap<&'static str, String>> {
         seen |= root.has(folder);
     }
     if seen { Seen::Known(found) } else { Seen::Absent }
+}
+
+fn cudas(root: &Root, first: &str) -> Vec<Cuda> {
+    let mut all: Vec<Cuda> = Vec::new();
+    let named = first.split(':').filter_map(|folder| folder.strip_prefix('/'));
+    let named = named.map(|folder| (folder.trim_end_matches('/'), true));
+    for (folder, is_first) in named.chain(FOLDERS.map(|folder| (folder, false))) {
+        let (path, folder) = (format!("{folder}/libcuda.so.1"), format!("/{folder}"));
+        if all.iter().any(|own| own.folder == folder) || !root.has(&path) {
+            continue;
+        }
+        let version = root.link_name(&path);
+        let version = version.as_deref().and_then(|name| name.strip_prefix("libcuda.so."));
+        if let Some(version) = version.filter(|version| major(version).is_some_and(|n| n > 1)) {
+            all.push(Cuda { folder, version: version.to_owned(), is_first });
+        }
+    }
+    all
+}
+
+/// The first number of a version.
+pub fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
 }

@@ -10,10 +10,14 @@ pub use nccl::{nccl, nccl_number};
 pub use nvshmem::nvshmem;
 pub use ucx::ucx;
 
-use crate::doctor::finding::{Finding, Need};
+use bellpush::pcie::topology::Address;
+
+use super::least;
+use crate::doctor::finding::{Finding, Need, Severity};
 use crate::doctor::machine::rdma::{Port, RdmaDevice};
 use crate::doctor::machine::{Machine, NCCL_CONF};
 use crate::doctor::read::short;
+use crate::doctor::verdict::label;
 
 /// Whose list it is: they agree in commas and `^`, and not in more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -282,40 +286,77 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
     let Some(value) = m.env.get(name).filter(|_| count > 0) else { return Vec::new() };
     let entries: Vec<&str> = value.split(',').map(str::trim).collect();
     // An index below the count, or the start of a UUID.
-    let is_one = |entry: &str| match entry.parse::<i64>() {
+    let is_one = |entry: &&&str| match entry.parse::<i64>() {
         Ok(n) => (0..count as i64).contains(&n),
         Err(_) => ["GPU-", "MIG-"].iter().any(|start| entry.starts_with(start)),
     };
     // CUDA shows the devices before the first wrong one.
-    if !entries.first().is_some_and(|first| is_one(first)) {
-        return vec![unset(
-            m,
-            Finding::prevents(&[Need::Gpu], format!("{} hides every GPU", set(m, name, value)))
-                .expected(format!("indices below {count}, or UUIDs"))
-                .cost("CUDA finds no GPU"),
-            name,
-        )];
+    let shown: Vec<&str> = entries.iter().take_while(is_one).copied().collect();
+    let distinct: BTreeSet<&str> = shown.iter().copied().collect();
+    let set = set(m, name, value);
+    let finding = if shown.is_empty() {
+        let finding = Finding::prevents(&[Need::Gpu], format!("{set} hides every GPU"))
+            .expected(format!("indices below {count}, or UUIDs"))
+            .cost("CUDA finds no GPU");
+        return vec![unset(m, finding, name)];
+    } else if shown.len() < entries.len() {
+        Finding::warn(format!("{set} names a GPU that is not there"))
+            .expected(format!("indices below {count}"))
+            .cost("CUDA leaves out the GPUs from there on")
+    } else if distinct.len() < entries.len() {
+        Finding::warn(format!("{set} names a GPU twice"))
+            .expected("each GPU once")
+            .cost("CUDA finds no GPU, or fewer than are named")
+    } else {
+        Finding::fine(set)
+    };
+    let finding = match left_out(m, &distinct) {
+        Left::These(gpus) => {
+            let named: Vec<String> = gpus.iter().map(|gpu| label(m, *gpu)).collect();
+            let finding = match finding.severity {
+                Severity::Fine => Finding::note(finding.found).cost("CUDA sees the others alone"),
+                _ => finding,
+            };
+            gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu)).of(named.join(", "))
+        }
+        Left::Some if finding.severity == Severity::Fine => {
+            let found = format!("{}: whether it leaves out the GPUs that work", finding.found);
+            Finding::unseen(found, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, and name GPUs by index")
+                .hides(&[Need::Gpu])
+        }
+        Left::Some | Left::None => finding,
+    };
+    vec![if finding.severity >= Severity::Warning { unset(m, finding, name) } else { finding }]
+}
+
+/// What a list of GPUs leaves out.
+enum Left {
+    /// None, or some of GPUs that can all be used.
+    None,
+    /// These GPUs.
+    These(Vec<Address>),
+    /// Some, it is not known which, of GPUs some of which are refused.
+    Some,
+}
+
+/// The GPUs that `shown` does not name. CUDA counts the fastest ones first, unless `CUDA_DEVICE_ORDER` has them in PCI's
+/// order: as they are where all are of one model.
+fn left_out(m: &Machine, shown: &BTreeSet<&str>) -> Left {
+    let mut gpus = m.nvidia.gpus.clone();
+    gpus.sort_unstable();
+    if shown.len() >= gpus.len() {
+        return Left::None;
     }
-    if !entries.iter().all(|entry| is_one(entry)) {
-        return vec![unset(
-            m,
-            Finding::warn(format!("{} names a GPU that is not there", set(m, name, value)))
-                .expected(format!("indices below {count}"))
-                .cost("CUDA leaves out the GPUs from there on"),
-            name,
-        )];
+    let is_ordered = m.var("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID")
+        || gpus.iter().all(|(_, model)| *model == gpus[0].1);
+    let numbers: Option<BTreeSet<usize>> = shown.iter().map(|entry| entry.parse().ok()).collect();
+    let is_there = |(gpu, _): &(Address, String)| !m.is_gone(*gpu);
+    if let Some(numbers) = numbers.filter(|_| is_ordered && gpus.iter().all(is_there)) {
+        let others = gpus.iter().enumerate().filter(|(nth, _)| !numbers.contains(nth));
+        return Left::These(others.map(|(_, (gpu, _))| *gpu).collect());
     }
-    let distinct: BTreeSet<&&str> = entries.iter().collect();
-    if distinct.len() < entries.len() {
-        return vec![unset(
-            m,
-            Finding::warn(format!("{} names a GPU twice", set(m, name, value)))
-                .expected("each GPU once")
-                .cost("CUDA finds no GPU, or fewer than are named"),
-            name,
-        )];
-    }
-    vec![Finding::fine(set(m, name, value))]
+    let gpus: Vec<Address> = gpus.into_iter().map(|(gpu, _)| gpu).collect();
+    if least::generation(m, &gpus).is_empty() { Left::None } else { Left::Some }
 }
 
 /// The findings, or that what is set is in order.
