@@ -15,15 +15,21 @@ here=$PWD/interop
 work=$PWD/.tools/interop
 root=$work/root
 guest=$work/guest
+libraries=usr/lib/x86_64-linux-gnu
 
 KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
-PACKAGES='busybox-static ibverbs-utils ibverbs-providers rdmacm-utils perftest iproute2
+PACKAGES='busybox-static ibverbs-utils ibverbs-providers rdmacm-utils perftest iproute2 qperf fio
+  libfabric-bin libfabric1 libatomic1
   libibverbs1 librdmacm1 libibumad3 libpci3 libudev1 zlib1g libnl-3-200 libnl-route-3-200
   libbpf1 libelf1 libmnl0 libxtables12 libbsd0 libmd0 libcap2 libselinux1 libpcre2-8-0 libc6 libgcc-s1
   libibverbs-dev libc6-dev linux-libc-dev'
 PROGRAMS='bin/busybox usr/bin/rdma sbin/tc usr/bin/ibv_devinfo
   usr/bin/ibv_rc_pingpong usr/bin/ibv_uc_pingpong usr/bin/ibv_ud_pingpong
-  usr/bin/ib_write_bw usr/bin/ib_read_bw usr/bin/ib_send_bw usr/bin/rping usr/bin/udaddy'
+  usr/bin/ib_write_bw usr/bin/ib_read_bw usr/bin/ib_send_bw usr/bin/ib_atomic_bw
+  usr/bin/ib_write_lat usr/bin/ib_read_lat usr/bin/ib_send_lat
+  usr/bin/rping usr/bin/udaddy usr/bin/ucmatose usr/bin/rdma_server usr/bin/rdma_client
+  usr/bin/rdma_xserver usr/bin/rdma_xclient usr/bin/rstream usr/bin/riostream usr/bin/rcopy
+  usr/bin/cmtime usr/bin/qperf usr/bin/fio usr/bin/fi_pingpong'
 MODULES='virtio_pci virtio_net crc32_generic ib_uverbs rdma_rxe rdma_ucm sch_netem'
 
 die() {
@@ -76,7 +82,38 @@ put() {
   for library; do put_library "$library"; done
 }
 
+# stub FILE LIBRARY...: one object in the place of libraries that a file is linked to and no case uses. fio's of
+# storage (librbd, librados, libgfapi, ...) are 12 MB and bring as much again that they need; libfabric's of other
+# fabrics want devices. Every function of the object fails.
+stub() {
+  file=$root/$1
+  shift
+  readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' >"$work/needed"
+  for library; do
+    grep -qxF "$library" "$work/needed" || die "$file does not need $library"
+    grep -vxF "$library" "$work/needed" >"$work/kept" || true
+    mv "$work/kept" "$work/needed"
+  done
+  while read -r library; do
+    readelf --dyn-syms --wide "$(find "$root/" -name "$library" | head -n 1)"
+  done <"$work/needed" | awk '$7 != "UND" { sub("@.*", "", $8); print $8 }' >"$work/kept"
+  readelf --dyn-syms --wide "$file" |
+    awk 'NR == FNR { kept[$1]; next }
+      $5 == "GLOBAL" && $7 == "UND" { split($8, name, "@"); if (!(name[1] in kept)) print name[1], name[2] }' \
+      "$work/kept" - >"$work/symbols"
+  awk '{ print "long " $1 "(void) { return -1; }" }' "$work/symbols" >"$work/stub.c"
+  awk '$2 { of[$2] = of[$2] " " $1 ";" } END { for (v in of) print v " {" of[v] " };" }' "$work/symbols" >"$work/stub.map"
+  mkdir -p "$guest/$libraries"
+  gcc --sysroot="$root" -shared -nostdlib -w -Wl,--version-script="$work/stub.map" \
+    -o "$guest/$libraries/$1" "$work/stub.c"
+  object=$1
+  shift
+  for library; do ln -s "$object" "$guest/$libraries/$library"; done
+  rm "$work/kept" "$work/symbols" "$work/stub.c" "$work/stub.map"
+}
+
 put_library() {
+  [ ! -e "$guest/$libraries/$1" ] || return 0 # it has a stub
   for folder in lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu lib64; do
     if [ -e "$root/$folder/$1" ]; then
       put "$folder/$1"
@@ -112,6 +149,8 @@ if stale "$work/base.cpio" "$here/image.sh" "$here/guest-init"; then
   unpack_packages
   rm -rf "$guest"
   mkdir -p "$guest"
+  stub usr/bin/fio libaio.so.1 libgfapi.so.0 libnbd.so.0 libnuma.so.1 libpmem.so.1 libpmemblk.so.1 librados.so.2 librbd.so.1
+  stub $libraries/libfabric.so.1 libpsm_infinipath.so.1 libpsm2.so.2
   for program in $PROGRAMS; do put "$program"; done
   put lib64/ld-linux-x86-64.so.2
   put_library libgcc_s.so.1 # pthread_exit opens it

@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// Our end of the tap.
 pub const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 47, 0, 1);
+/// The same, for a device beside those of the other cases.
+pub const HOST_IP_BESIDE: Ipv4Addr = Ipv4Addr::new(10, 47, 0, 3);
 /// Our end of the tap.
 pub const HOST_IP6: Ipv6Addr = Ipv6Addr::new(0xfd47, 0, 0, 0, 0, 0, 0, 1);
 /// The guest's end.
@@ -45,6 +47,7 @@ impl Guest {
             "ip tuntap add tap0 mode tap".into(),
             format!("ip link set tap0 mtu {MTU}"),
             format!("ip addr add {HOST_IP}/24 dev tap0"),
+            format!("ip addr add {HOST_IP_BESIDE}/24 dev tap0"),
             format!("ip addr add {HOST_IP6}/64 dev tap0 nodad"),
             "ip link set tap0 up".into(),
         ] {
@@ -129,6 +132,14 @@ pub struct GuestCommand {
 }
 
 impl GuestCommand {
+    /// Waits for its end, however it ends; its output.
+    pub fn said(self, timeout: Duration) -> String {
+        match self.finish(timeout) {
+            Ok(output) | Err(Failure::Command { output, .. }) => output,
+            Err(e) => e.to_string(),
+        }
+    }
+
     /// Waits for its end and returns its output; any other status than 0 is a failure.
     pub fn finish(mut self, timeout: Duration) -> Result<String, Failure> {
         let end = Instant::now() + timeout;

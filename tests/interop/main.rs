@@ -11,7 +11,7 @@ mod packets;
 mod peer;
 #[path = "../support/preloaded.rs"]
 mod preloaded;
-mod rdma_cm;
+mod programs;
 mod soft;
 mod stock;
 mod transfers;
@@ -28,7 +28,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use failure::Failure;
-use guest::{GID_IPV4, GID_IPV6, GUEST_IP, GUEST_IP6, Guest, HOST_IP, HOST_IP6};
+use guest::{GID_IPV4, GID_IPV6, GUEST_IP, GUEST_IP6, Guest, HOST_IP, HOST_IP_BESIDE, HOST_IP6};
 use peer::{Peer, RXE, SOFT};
 use soft::Served;
 
@@ -38,7 +38,7 @@ const REQUIRED: &str = "BELLPUSH_INTEROP";
 /// Set for the process in the namespace.
 const INSIDE: &str = "BELLPUSH_INTEROP_INSIDE";
 /// The whole run.
-const LIMIT: Duration = Duration::from_secs(280);
+const LIMIT: Duration = Duration::from_secs(450);
 
 fn main() -> ExitCode {
     let filters: Vec<String> = env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
@@ -221,11 +221,19 @@ fn all(report: &mut Report, guest: &Guest) {
         guest: GUEST_IP6.into(),
         port: 4001,
     };
+    // It takes long, and does nothing for most of it.
+    let beside = "IPv4 rdma_cm: qperf -cm1 rc_lat";
+    let beside = format!("{beside} {RXE} -> {SOFT}, beside the others");
+    let measuring = (report.wants(&beside) && preloaded::there("qperf"))
+        .then(|| programs::Measuring::begin(guest, "rc_lat", HOST_IP_BESIDE.into()));
     for family in [ipv4, ipv6] {
         if let Err(e) = of_family(report, guest, &family) {
             println!("FAILED  {}\n{e}", family.name);
             report.failed.push(family.name.into());
         }
+    }
+    if let Some(measuring) = measuring {
+        report.case(&beside, || measuring?.end());
     }
 }
 
@@ -247,7 +255,7 @@ fn of_family(report: &mut Report, guest: &Guest, family: &Family) -> Result<(), 
     }
     drop(served); // its address is free again
     lossy(report, guest, family, &rxe)?;
-    by_rdma_cm(report, guest, family);
+    both_ways(report, guest, family);
     report.case(&format!("{name} capture of a pingpong"), || {
         stock::captured(guest, gid, host, &Path::new(FOLDER).join("pingpong.pcap"))
     });
@@ -263,27 +271,33 @@ fn of_family(report: &mut Report, guest: &Guest, family: &Family) -> Result<(), 
     Ok(())
 }
 
-/// Connections by rdma_cm, asked for from either side.
-fn by_rdma_cm(report: &mut Report, guest: &Guest, family: &Family) {
+/// Programs on both sides, of which either asks.
+fn both_ways(report: &mut Report, guest: &Guest, family: &Family) {
     let Family { name, host, guest: at, .. } = *family;
-    for &(server, client) in rdma_cm::CASES {
-        // Of the others, servers are at IPv4's addresses.
-        let server = match (host.is_ipv6(), server.starts_with("rping")) {
-            (true, true) => format!("{server} -a ::"),
-            (true, false) => continue,
-            (false, _) => server.to_owned(),
-        };
-        let case = (server.as_str(), client);
-        report.case(&format!("{name} rdma_cm: {client} {RXE} -> {SOFT}"), || {
-            rdma_cm::asked(guest, case, host)
-        });
-        report.case(&format!("{name} rdma_cm: {client} {SOFT} -> {RXE}"), || {
-            rdma_cm::asking(guest, case, host, at)
+    let to_soft = format!("{RXE} -> {SOFT}");
+    let to_rxe = format!("{SOFT} -> {RXE}");
+    for program in programs::CASES {
+        if host.is_ipv6() && !program.server.starts_with("rping") {
+            continue; // of the others, servers are at IPv4's addresses
+        }
+        let case = format!("{name} {}: {}", program.by, program.name);
+        report.case(&format!("{case} {to_soft}"), || program.asked(guest, host));
+        report.case(&format!("{case} {to_rxe}"), || program.asking(guest, host, at));
+    }
+    report
+        .case(&format!("{name} rdma_cm: nobody listens {to_rxe}"), || programs::rejected(host, at));
+    if host.is_ipv6() {
+        return;
+    }
+    report.case(&format!("{name} rdma_cm: rcopy {to_soft}"), || programs::copied(guest, host));
+    report.case(&format!("{name} rdma_cm: rcopy {to_rxe}"), || {
+        programs::copied_there(guest, host, at)
+    });
+    for test in programs::QPERF {
+        report.case(&format!("{name} rdma_cm: qperf -cm1 {test} {to_rxe}"), || {
+            programs::measured(guest, test, host, at)
         });
     }
-    report.case(&format!("{name} rdma_cm: nobody listens {SOFT} -> {RXE}"), || {
-        rdma_cm::rejected(host, at)
-    });
 }
 
 /// RC over a link on which each side's packets are lost, doubled and reordered: ours by the link,

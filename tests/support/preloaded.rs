@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -103,12 +103,20 @@ impl Running {
 
     /// Waits; how it ended.
     pub fn wait(&mut self, patience: Duration) -> Option<i32> {
+        match self.within(patience) {
+            Some(status) => status.code(),
+            None => panic!("not done in time: {:?}", self.kill()),
+        }
+    }
+
+    /// Waits; how it ended, if it did.
+    pub fn within(&mut self, patience: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + patience;
         loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status.code();
+            let status = self.0.try_wait().unwrap();
+            if status.is_some() || Instant::now() >= until {
+                return status;
             }
-            assert!(Instant::now() < until, "not done in time: {:?}", self.kill());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
