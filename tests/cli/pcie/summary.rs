@@ -95,6 +95,23 @@ fn a_collapse_is_told_to_who_has_not_heard_of_it() {
 
 /// Numbers of ways over root complexes of which nobody says anything are unknown, whatever the class;
 /// where the CPU is known, or no root complex is crossed, they are not.
+/// The table of docs/pcie.md is what the command prints, with what is unknown.
+#[test]
+fn the_answers_of_the_page_are_what_is_printed() {
+    let page = include_str!("../../../docs/pcie.md");
+    for (tree, row) in [
+        ("two-root-complexes", "| two root complexes (`epyc-2s` among them) |"),
+        ("two-sockets", "| two sockets |"),
+        ("desktop", "| client CPU without peer reads (`desktop`) |"),
+    ] {
+        let text = topo(&[tree, "--nic", "cx7"]).unwrap();
+        let cells = line(page, row).split('|').map(str::trim).skip(2).take(3);
+        let printed = line(summary(&text), "gpu0 ").split("  ").map(str::trim);
+        let printed: Vec<&str> = printed.filter(|cell| !cell.is_empty()).skip(3).take(3).collect();
+        assert_eq!(cells.collect::<Vec<_>>(), printed, "{tree}");
+    }
+}
+
 #[test]
 fn unknown_is_what_a_root_complex_decides_and_nobody_knows() {
     let dir = tempfile::tempdir().unwrap();
