@@ -82,6 +82,28 @@ fn flows_of_a_fan_get_the_cap_together_and_others_are_none_of_it() {
     assert!(told[1].contains("uplink of vs-a0: gpu0>gpu1; in"), "{told:?}");
 }
 
+/// Rates by arithmetic are those of the simulation where streams wait behind a fan, and where a memory limits.
+#[test]
+fn computed_streams_have_what_simulated_ones_have() {
+    let limited = MACHINE.replacen("id = \"s0\"", "id = \"s0\"\nmemory_write_gb_per_s = 20.0", 1);
+    let (own, limited) = (own(), from_toml(&limited).unwrap());
+    for (t, pairs, most) in [
+        (&own, &[FAN[0], FAN[1], ("gpu0", "gpu1")][..], 0.1),
+        (&own, &[FAN[0], FAN[1], ("gpu0", "gpu2"), ("gpu3", "gpu2")], 0.1),
+        // At the uplink inputs take turns, and not flows: 0.89, 1.77 and 0.89 GB/s, by arithmetic 1.35 each.
+        (&own, &[FAN[0], FAN[1], ("gpu0", "s0")], 0.55),
+        (&limited, &[("gpu0", "s0"), ("gpu2", "s0"), ("gpu1", "gpu3")], 0.1),
+    ] {
+        let all = flows(t, pairs, Move::Write);
+        let ends: Vec<_> = all.iter().map(|f| (f.from, f.to)).collect();
+        let simulated = simulate_flows(t, &Params::default(), &all).unwrap();
+        let computed = fair_streams(t, &ends).unwrap();
+        for (got, wanted) in computed.iter().zip(&simulated) {
+            assert!((got / wanted - 1.0).abs() < most, "{pairs:?}: {computed:?} {simulated:?}");
+        }
+    }
+}
+
 #[test]
 fn thresholds_are_the_platforms() {
     let four = "[posted_write_collapse]\nsources = 4\nroots = 2\ngb_per_s = 5.0\nsource = \"x\"\n";
