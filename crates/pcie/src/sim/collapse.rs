@@ -160,7 +160,7 @@ pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
             .collect(),
         Collapse::Unknown => fans(t, flows)
             .iter()
-            .filter(|f| f.roots > 1)
+            .filter(|f| f.roots > 1 && f.sources >= KnownCollapse::least_sources())
             .map(|f| {
                 format!(
                     "{} sources below {} write to {} root ports at once: on some platforms such \

@@ -104,6 +104,24 @@ fn computed_streams_have_what_simulated_ones_have() {
     }
 }
 
+/// One device below a switch never collapsed anywhere, so nothing is said of it.
+#[test]
+fn one_source_is_no_reason_for_a_word() {
+    let unknown = machine("");
+    let of = |pairs| warnings(&unknown, &flows(&unknown, pairs, Move::Write));
+    assert_eq!(of(&[("gpu0", "gpu4"), ("gpu0", "gpu6")]), Vec::<String>::new());
+    assert_eq!(of(&FAN).len(), 1);
+}
+
+/// A machine saved from a capture has no chips: what its file takes for a fan may stay inside one.
+#[test]
+fn a_fan_of_unknown_chips_says_so() {
+    let told = |t: &Topology| warnings(t, &flows(t, &FAN, Move::Write))[0].clone();
+    assert!(!told(&own()).contains("[[chip]]"));
+    let bare = MACHINE.replace("chip = \"A\"\n", "").replace("chip = \"B\"\n", "");
+    assert!(told(&from_toml(&bare).unwrap()).contains("within one chip of several switches"));
+}
+
 #[test]
 fn thresholds_are_the_platforms() {
     let four = "[posted_write_collapse]\nsources = 4\nroots = 2\ngb_per_s = 5.0\nsource = \"x\"\n";

@@ -173,7 +173,7 @@ pub fn write_fans(tree: &Tree<'_>) -> Vec<WriteFan> {
     for (&first, (switch, sources)) in &below {
         let roots: Vec<Address> = below.keys().copied().filter(|&other| other != first).collect();
         let Some(switch) = *switch else { continue };
-        if roots.len() < 2 {
+        if roots.len() < 2 || sources.len() < KnownCollapse::least_sources() {
             continue;
         }
         let chip = capture.get(switch).and_then(identity::switch_chip);
