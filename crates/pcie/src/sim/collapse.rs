@@ -142,6 +142,14 @@ fn behind(t: &Topology, flows: &[Flow], fan: &Fan) -> Option<String> {
 /// What is to be said about flows that run at once: fans that collapse, or of which nobody knows.
 pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
     let name = |f: &Fan| &t.node(f.switch).id;
+    // What goes on inside a chip never came up to a root port, and captures do not show chips.
+    let unless = |f: &Fan| match t.node(f.switch).chip {
+        Some(_) => "",
+        None => {
+            "; within one chip of several switches they do not, and no [[chip]] here says which \
+             these are"
+        }
+    };
     match t.collapse() {
         Collapse::Absent => Vec::new(),
         Collapse::Seen(c) => collapsed(t, flows)
@@ -149,11 +157,12 @@ pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
             .flat_map(|(f, gb_per_s)| {
                 let told = format!(
                     "{} sources below {} write to {} root ports at once: their writes collapse to \
-                     {gb_per_s} GB/s together ({}); one root port at a time does not",
+                     {gb_per_s} GB/s together ({}); one root port at a time does not{}",
                     f.sources,
                     name(f),
                     f.roots,
-                    c.source
+                    c.source,
+                    unless(f)
                 );
                 [Some(told), behind(t, flows, f)].into_iter().flatten()
             })

@@ -150,7 +150,8 @@ pub struct WriteFan {
     pub chip: Option<String>,
     /// Its GPUs.
     pub sources: Vec<Address>,
-    /// Other root ports, or GPUs on root buses, to which they can write.
+    /// Other root ports, or GPUs on root buses, to which they can write; those of the same chip too, which a
+    /// capture does not tell apart.
     pub roots: Vec<Address>,
     /// What was seen on this platform; else it is unknown here.
     pub known: Option<&'static KnownCollapse>,

@@ -219,7 +219,8 @@ fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
         let switch = one_line(&topology.node(switch).id);
         lines.push(format!("{sources} of switch {switch} to {}", to.join(", ")));
     }
-    out.push_str(&collapse_text(&lines, topology.collapse()));
+    let shows_chips = topology.nodes().all(|(_, n)| n.kind != Kind::Switch || n.chip.is_some());
+    out.push_str(&collapse_text(&lines, topology.collapse(), shows_chips));
 }
 
 /// The way from each GPU to the NIC that it is given, and what decides about it.
