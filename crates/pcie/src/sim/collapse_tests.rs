@@ -183,8 +183,10 @@ fn bad_collapses_are_refused_with_their_line() {
     let line =
         MACHINE[..MACHINE.find("[posted_write_collapse]").unwrap()].matches('\n').count() + 1;
     let error = bad("gb_per_s = 2.7", "gb_per_s = 0.0");
-    assert!(error.contains("gb_per_s of 0 must be positive"), "{error}");
+    assert!(error.contains("gb_per_s of 0 must be from 0.001 to 1000000 GB/s"), "{error}");
     assert!(error.starts_with(&format!("line {line}")), "{error}");
+    let tiny = bad("gb_per_s = 2.7", "gb_per_s = 1e-300");
+    assert!(tiny.starts_with(&format!("line {line}")) && tiny.contains("from 0.001"), "{tiny}");
     assert!(bad("roots = 2", "roots = 1").contains("roots (at least 2) of 1"));
     assert!(bad("sources = 2", "sources = 0").starts_with("line "));
     assert!(bad("\nsource = ", "\nsaid_by = ").starts_with("line "), "a source is a must");
