@@ -147,6 +147,9 @@ fn unknown_is_what_a_root_complex_decides_and_nobody_knows() {
     let rows = turin.lines().filter(|l| l.contains(" n NODE "));
     let marked: Vec<bool> = rows.map(|row| row.contains("u [")).collect();
     assert_eq!(marked, [false, false, true, true], "{turin}");
+    let said = "?: unknown. Root complexes on the way forward reads and writes between devices, and not all";
+    assert!(turin.contains(said) && turin.contains("  Root complexes: a, b.\n"), "{turin}");
+    assert!(!turin.contains("Where they refuse") && !turin.contains("Nobody reports"), "{turin}");
     // A root complex in between is what counts: with ACS the switch sends all there.
     of("", "sw", "sw");
     let text = std::fs::read_to_string(&file).unwrap().replace("id='sw'\n", "id='sw'\nacs=true\n");
