@@ -413,6 +413,9 @@ fn topo_of_a_file_shows_gpus_and_its_collapse() {
     assert_eq!(row.split_whitespace().nth(1), Some("X"), "{text}");
     assert!(text.contains("gpu0, gpu1 of switch vs-a0 to "), "{text}");
     assert!(text.contains("all these writes together get 2.7 GB/s"), "{text}");
+    assert!(!text.contains("Unless both switches"), "the file has the chips: {text}");
+    let drawn = text.lines().find(|l| l.contains("GPU gpu0 ")).unwrap();
+    assert!(drawn.ends_with("Gen5 x16 MPS 256 MRRS 512"), "read, and not assumed: {drawn}");
     let unknown = topo(&["dgx-h100", "--no-predict"]).unwrap();
     assert!(unknown.contains("on this platform is unknown."), "{unknown}");
     assert!(unknown.contains("EPYC 9005"), "{unknown}");

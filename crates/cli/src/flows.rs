@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Axis, Flow, MOST_TRANSMISSIONS, Move, Origins, Params, Question, SimError, fair_writes,
+    Axis, Flow, MOST_TRANSMISSIONS, Move, Origins, Params, Question, SimError, fair_streams,
     flow_transmissions, schedule, simulate_flows, simulate_messages, warnings,
 };
 use bellpush::pcie::topology::{Kind, NodeId, Topology};
@@ -19,7 +19,8 @@ pub const SIMULATED: usize = 64;
 /// Most flows at once: each of 90 GPUs to each other.
 const MOST: usize = 8192;
 /// What stands beside rates that are computed.
-const COMPUTED: &str = "by arithmetic: fair shares of links and root complexes, without queueing";
+const COMPUTED: &str =
+    "by arithmetic: fair shares of links, root complexes, memory and collapses, without queueing";
 
 /// Reads `gpu0>gpu1` (gpu0 writes into gpu1) and `gpu0<gpu1` (gpu0 reads from gpu1).
 fn parse(topology: &Topology, text: &str) -> Result<Flow> {
@@ -179,7 +180,7 @@ pub fn rows(
     let rates = match messages {
         _ if is_computed => {
             let ends: Vec<_> = flows.iter().map(|f| (f.from, f.to)).collect();
-            fair_writes(topology, &ends).map_err(|e| format!("{}: {e}", topology.name))?
+            fair_streams(topology, &ends).map_err(|e| format!("{}: {e}", topology.name))?
         }
         None => simulate_flows(topology, params, &flows)
             .map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?,
@@ -282,6 +283,27 @@ mod tests {
         }
         let most = vec!["gpu0>gpu1".to_owned(); MOST + 1];
         assert!(rows(&tree(2), &params, &most, None).unwrap_err().to_string().contains("at most"));
+    }
+
+    /// What is simulated of 64 flows holds of 65, which are computed: the collapse, what waits behind it, and the
+    /// limit of a memory.
+    #[test]
+    fn many_flows_keep_what_a_file_says() {
+        let sum = |file: &str, texts: &[String]| {
+            let rows = rows(&from_toml(file).unwrap(), &Params::default(), texts, None).unwrap();
+            let all = rows.iter().find(|row| row["flow"] == "all together").unwrap().clone();
+            (all["gb_per_s"].as_f64().unwrap(), all["note"] == COMPUTED)
+        };
+        let mut every = all_to_all(&from_toml(MACHINE).unwrap()).unwrap();
+        let again = every[..9].to_vec();
+        every.extend(again);
+        let (all, is_computed) = sum(MACHINE, &every);
+        assert!(is_computed && (15.0..25.0).contains(&all), "64 have 19.2: {all}");
+        let memory =
+            MACHINE.replacen("id = \"s0\"", "id = \"s0\"\nmemory_write_gb_per_s = 20.0", 1);
+        let to_memory: Vec<String> = (0..65).map(|i| format!("gpu{}>s0", i % 4)).collect();
+        let (all, is_computed) = sum(&memory, &to_memory);
+        assert!(is_computed && (all - 20.0).abs() < 1e-6, "{all}");
     }
 
     #[test]

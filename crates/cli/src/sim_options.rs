@@ -322,9 +322,14 @@ impl SimArgs {
             let params = params_of(&self.parameters(), topology)?;
             if mode == Mode::Flows {
                 let (_, flows) = flows::parsed(topology, &self.flows)?;
-                // Rates that are computed have no parameter.
-                if flows.len() > flows::SIMULATED && matches!(asked, Asked::Set(_)) {
-                    return Ok(false);
+                if flows.len() > flows::SIMULATED {
+                    return Ok(match asked {
+                        // Rates that are computed have no parameter.
+                        Asked::Set(_) => false,
+                        Asked::Knob(axis) | Asked::What(axis) => {
+                            axis.has_part_in_computed(topology, &flows)
+                        }
+                    });
                 }
                 let beds = match &question {
                     Some(q) => q.beds(topology, &params).map_err(|e| format!("--what {e}"))?,

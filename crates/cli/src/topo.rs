@@ -203,7 +203,7 @@ fn capture_json(source: &Source) -> Value {
         });
         json!({
             "switch": c.switch.to_string(), "chip": c.chip, "senders": senders, "roots": roots,
-            "collapse": word, "seen": seen,
+            "collapse": word, "seen": seen, "of_one_chip": "unknown",
         })
     });
     json!({

@@ -325,14 +325,14 @@ fn built_in_topologies_share_their_nics_out() {
     }
 }
 
-/// Three root ports, each with a PEX890xx and a GPU; the ports' device as given.
+/// Three root ports, each with a PEX890xx and two GPUs; the ports' device as given.
 fn three_switches(root_port: &str) -> String {
     let one = |i: u32| {
         format!(
             "{i}0:01.1 0604: {root_port}\n\tBus: primary={i}0, secondary={i}1, subordinate={i}3\n\
              {i}1:00.0 0604: 1000:c030\n\tBus: primary={i}1, secondary={i}2, subordinate={i}3\n\
              {i}2:00.0 0604: 1000:c030\n\tBus: primary={i}2, secondary={i}3, subordinate={i}3\n\
-             {i}3:00.0 0302: 10de:2bb5\n"
+             {i}3:00.0 0302: 10de:2bb5\n{i}3:01.0 0302: 10de:2bb5\n"
         )
     };
     [1, 2, 3].map(one).concat()
@@ -352,6 +352,10 @@ fn the_collapse_is_reported_of_one_platform_alone() {
         assert_eq!(matches!(topology.collapse(), Collapse::Seen(c) if c.roots == 2), is_reported);
         assert!(text.contains("(Broadcom PEX890xx)"), "{text}");
     }
+    // Of one GPU below each switch it was seen nowhere.
+    let one = three_switches("1022:153e");
+    let one = (1..4).fold(one, |all, i| all.replace(&format!("{i}3:01.0 0302: 10de:2bb5\n"), ""));
+    assert_eq!(write_fans(&Tree::new(&from_lspci(&one).unwrap())), []);
     // Two root ports: each has one other.
     let two = three_switches("1022:153e");
     let two = from_lspci(&two[..two.find("30:01.1").unwrap()]).unwrap();

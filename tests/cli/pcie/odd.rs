@@ -43,6 +43,9 @@ fn odd_commands_are_refused_in_one_line() {
     let mut many = String::from("[[socket]]\nid='s'\n[[root_complex]]\nid='r'\nsocket='s'\n");
     (0..20_000).for_each(|i| many += &format!("[[gpu]]\nid='g{i}'\nparent='r'\n"));
     file("many", &many);
+    let slow =
+        "[[socket]]\nid='s'\nmemory_write_gb_per_s=1e-9\n[[root_complex]]\nid='r'\nsocket='s'\n";
+    file("slow.toml", &format!("{slow}[[gpu]]\nid='g'\nparent='r'\n"));
     let row = "\"together\":\"alone\",\"row\":\"r\",\"gpu\":\"g\",\"access\":\"store\",\
                \"spread_percent\":0,\"verified\":true,\"measured\":1";
     let result = |flows: u64| {
@@ -57,6 +60,7 @@ fn odd_commands_are_refused_in_one_line() {
     let with = |more: &[&'static str]| [&["sim"], &flow[..], more].concat();
     for (args, said) in [
         (vec!["topo", "nowhere"], "No such file"),
+        (vec!["sim", "--topology", "slow.toml", "--flows", "g>s"], "must be from 0.001 to 1000000"),
         (vec!["topo", "dir"], "not a regular file"),
         (vec!["topo", "fifo"], "not a regular file"),
         (vec!["topo", "/dev/zero"], "not a regular file"),

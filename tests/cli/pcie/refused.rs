@@ -57,6 +57,22 @@ fn sim_refuses_a_what_without_a_part() {
     }
 }
 
+/// A number of the topology that has no part in rates that are computed is refused, one that has is taken.
+#[test]
+fn sim_refuses_a_set_that_computed_flows_do_not_have() {
+    let flows = vec!["gpu0>gpu4"; 65].join(",");
+    let of = |set: &str| sim(&["--topology", "dgx-h100", "--flows", &flows, "--set", set]);
+    for (set, name) in
+        [("ro=on", "ro"), ("p2p_read_slots=8", "p2p_read_slots"), ("link_ns=9", "link_ns")]
+    {
+        let error = of(set).unwrap_err();
+        let said = format!("--set {name}: no part in these flows ({name}: ");
+        assert!(error.contains(&said) && error.lines().count() == 1, "{error}");
+    }
+    let capped = of("p2p_cap_gb_per_s=9").unwrap();
+    assert!(capped.contains("9.000") && capped.contains("by arithmetic"), "{capped}");
+}
+
 /// What would run for hours is refused before it begins.
 #[test]
 fn sim_refuses_more_than_it_can_simulate() {

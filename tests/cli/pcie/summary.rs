@@ -69,6 +69,8 @@ fn a_collapse_is_told_to_who_has_not_heard_of_it() {
         "  Where it was seen: EPYC 9005 (Turin) with PEX890xx switches (on GitHub: local-inference-lab/",
         "    GPU0, GPU1 of switch 0000:01:00.0 (PEX890xx) to 0000:70:01.1 (GPU2, GPU3), 0000:80:01.1 (",
         "Of reads in place of\n  these writes nobody has measured anything.",
+        // GPU0 and GPU2 are of one chip, whose writes its own page measured as free of it.
+        "  Unless both switches are of one chip, which may carry such writes inside, where they lose\n  nothing.",
         "  What to do: let the GPUs of one switch write behind one root port at a time: with FILE of\n",
     ] {
         assert!(text.contains(said), "{said}: {text}");
@@ -91,6 +93,23 @@ fn a_collapse_is_told_to_who_has_not_heard_of_it() {
         assert!(other.contains(said), "{said}: {other}");
     }
     assert!(!topo(&["two-sockets", "--no-predict"]).unwrap().contains("collapse"));
+}
+
+/// The table of docs/pcie.md is what the command prints, with what is unknown.
+#[test]
+fn the_answers_of_the_page_are_what_is_printed() {
+    let page = include_str!("../../../docs/pcie.md");
+    for (tree, row) in [
+        ("two-root-complexes", "| two root complexes (`epyc-2s` among them) |"),
+        ("two-sockets", "| two sockets |"),
+        ("desktop", "| client CPU without peer reads (`desktop`) |"),
+    ] {
+        let text = topo(&[tree, "--nic", "cx7"]).unwrap();
+        let cells = line(page, row).split('|').map(str::trim).skip(2).take(3);
+        let printed = line(summary(&text), "gpu0 ").split("  ").map(str::trim);
+        let printed: Vec<&str> = printed.filter(|cell| !cell.is_empty()).skip(3).take(3).collect();
+        assert_eq!(cells.collect::<Vec<_>>(), printed, "{tree}");
+    }
 }
 
 /// Numbers of ways over root complexes of which nobody says anything are unknown, whatever the class;
@@ -128,6 +147,9 @@ fn unknown_is_what_a_root_complex_decides_and_nobody_knows() {
     let rows = turin.lines().filter(|l| l.contains(" n NODE "));
     let marked: Vec<bool> = rows.map(|row| row.contains("u [")).collect();
     assert_eq!(marked, [false, false, true, true], "{turin}");
+    let said = "?: unknown. Root complexes on the way forward reads and writes between devices, and not all";
+    assert!(turin.contains(said) && turin.contains("  Root complexes: a, b.\n"), "{turin}");
+    assert!(!turin.contains("Where they refuse") && !turin.contains("Nobody reports"), "{turin}");
     // A root complex in between is what counts: with ACS the switch sends all there.
     of("", "sw", "sw");
     let text = std::fs::read_to_string(&file).unwrap().replace("id='sw'\n", "id='sw'\nacs=true\n");

@@ -265,15 +265,37 @@ fn narrowest(names: &Names<'_>, by: Narrowest) -> String {
 
 /// What nobody knows of root complexes on the ways.
 fn unknown_roots(roots: &[NodeId], names: &Names<'_>, out: &mut String) {
-    let _ = write!(
-        out,
-        ". Nobody reports whether root complexes on the way forward reads and writes between devices, \
-         and how fast;\n  the choice assumes that they do. Where they refuse reads, take staged in place \
-         of pull.\n  Root complexes: {}.\n  Measure: ib_write_bw and ib_read_bw with --use_cuda, from \
-         such a GPU through its NIC.\n",
-        names.list(roots)
-    );
     let topology = names.topology;
+    // Of some it is reported that they forward both, and not at what rate.
+    let forwards = |&root: &NodeId| {
+        let (p2p, _) = topology.p2p_of(root);
+        p2p.reads == Some(true) && p2p.writes == Some(true)
+    };
+    let (known, roots): (Vec<NodeId>, Vec<NodeId>) = roots.iter().copied().partition(forwards);
+    if !roots.is_empty() {
+        let _ = writeln!(
+            out,
+            ". Nobody reports whether root complexes on the way forward reads and writes between devices, \
+             and how fast;\n  the choice assumes that they do. Where they refuse reads, take staged in \
+             place of pull.\n  Root complexes: {}.",
+            names.list(&roots)
+        );
+    }
+    if !known.is_empty() {
+        let _ = writeln!(
+            out,
+            "{} on the way forward reads and writes between devices, and not all of their rates are reported;\n  \
+             the choice assumes that they limit nothing.\n  Root complexes: {}.",
+            if roots.is_empty() { ". Root complexes" } else { "  Others" },
+            names.list(&known)
+        );
+    }
+    out.push_str(
+        "  Measure: ib_write_bw and ib_read_bw with --use_cuda, from such a GPU through its NIC.\n",
+    );
+    if roots.is_empty() {
+        return;
+    }
     let cpu =
         |&root: &NodeId| topology.socket_of(root).map_or("", |s| topology.node(s).model.as_str());
     let cpus: BTreeSet<String> = roots.iter().map(|root| one_line(cpu(root))).collect();

@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::flows::{Flow, Move};
-use crate::topology::{Collapse, Kind, LoadError, NodeId, Topology, fair_rates_within};
+use crate::topology::{
+    Cap, Collapse, Kind, KnownCollapse, LoadError, NodeId, Topology, fair_rates_within,
+};
 
 /// Writes of one source switch that go up to root complexes at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,22 +77,47 @@ pub(super) fn collapsed(t: &Topology, flows: &[Flow]) -> Vec<(Fan, f64)> {
 pub fn fair_writes(t: &Topology, ends: &[(NodeId, NodeId)]) -> Result<Vec<f64>, LoadError> {
     let flows: Vec<Flow> = ends.iter().map(|&(from, to)| Flow::write(from, to)).collect();
     let fans = collapsed(t, &flows);
-    let caps: Vec<_> = fans.into_iter().map(|(fan, gb_per_s)| (fan.flows, gb_per_s)).collect();
+    let cap = |(fan, gb_per_s): (Fan, f64)| Cap { flows: fan.flows, gb_per_s, waiting: Vec::new() };
+    let caps: Vec<Cap> = fans.into_iter().map(cap).collect();
     fair_rates_within(t, ends, &caps)
 }
 
-/// Flows that are not of the fan and wait behind it: their data leave one of its sources, or go up
+/// The same of streams that go on side by side, as [`simulate_flows`](super::simulate_flows) has them: what waits
+/// behind a fan that collapses has no more than a flow of it, and a memory takes no more than its limit.
+///
+/// # Errors
+/// As [`fair_rates`](crate::topology::fair_rates).
+pub fn fair_streams(t: &Topology, ends: &[(NodeId, NodeId)]) -> Result<Vec<f64>, LoadError> {
+    let flows: Vec<Flow> = ends.iter().map(|&(from, to)| Flow::write(from, to)).collect();
+    let fans = collapsed(t, &flows).into_iter().map(|(fan, gb_per_s)| {
+        let waiting = beside(t, &flows, &fan).map(|(place, _)| place).collect();
+        Cap { flows: fan.flows, gb_per_s, waiting }
+    });
+    let limited = t.nodes().filter_map(|(memory, node)| {
+        let gb_per_s = node.memory_write_gb_per_s?;
+        let places = (0..ends.len()).filter(|&flow| ends[flow].1 == memory);
+        Some(Cap { flows: places.collect(), gb_per_s, waiting: Vec::new() })
+    });
+    let caps: Vec<Cap> = fans.chain(limited).collect();
+    fair_rates_within(t, ends, &caps)
+}
+
+/// Flows that are not of the fan and wait behind it, with their places: their data leave one of its sources, or go up
 /// by its uplink. A link sends the posted requests of one input in their order, and its inputs in
 /// turn.
-fn beside<'a>(t: &'a Topology, flows: &'a [Flow], fan: &'a Fan) -> impl Iterator<Item = &'a Flow> {
+fn beside<'a>(
+    t: &'a Topology,
+    flows: &'a [Flow],
+    fan: &'a Fan,
+) -> impl Iterator<Item = (usize, &'a Flow)> {
     let is_source = |node| fan.flows.iter().any(|&i| flows[i].from == node);
     let goes_up = |f: &Flow| {
         let nodes = t.route(f.from, f.to).nodes;
         let above = t.node(fan.switch).parent;
         nodes.windows(2).any(|way| way[0] == fan.switch && Some(way[1]) == above)
     };
-    let others = flows.iter().enumerate().filter(|(i, _)| !fan.flows.contains(i)).map(|f| f.1);
-    others.filter(move |f| is_source(f.from) || goes_up(f))
+    let others = flows.iter().enumerate().filter(|(i, _)| !fan.flows.contains(i));
+    others.filter(move |(_, f)| is_source(f.from) || goes_up(f))
 }
 
 /// What a fan that collapses does to flows beside it; `None`: there are none.
@@ -100,7 +127,7 @@ fn behind(t: &Topology, flows: &[Flow], fan: &Fan) -> Option<String> {
         let sign = if f.by == Move::Write { '>' } else { '<' };
         format!("{}{sign}{}", t.node(by).id, t.node(at).id)
     };
-    let names: Vec<String> = beside(t, flows, fan).map(text).collect();
+    let names: Vec<String> = beside(t, flows, fan).map(|(_, flow)| text(flow)).collect();
     if names.is_empty() {
         return None;
     }
@@ -115,6 +142,14 @@ fn behind(t: &Topology, flows: &[Flow], fan: &Fan) -> Option<String> {
 /// What is to be said about flows that run at once: fans that collapse, or of which nobody knows.
 pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
     let name = |f: &Fan| &t.node(f.switch).id;
+    // What goes on inside a chip never came up to a root port, and captures do not show chips.
+    let unless = |f: &Fan| match t.node(f.switch).chip {
+        Some(_) => "",
+        None => {
+            "; within one chip of several switches they do not, and no [[chip]] here says which \
+             these are"
+        }
+    };
     match t.collapse() {
         Collapse::Absent => Vec::new(),
         Collapse::Seen(c) => collapsed(t, flows)
@@ -122,18 +157,19 @@ pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
             .flat_map(|(f, gb_per_s)| {
                 let told = format!(
                     "{} sources below {} write to {} root ports at once: their writes collapse to \
-                     {gb_per_s} GB/s together ({}); one root port at a time does not",
+                     {gb_per_s} GB/s together ({}); one root port at a time does not{}",
                     f.sources,
                     name(f),
                     f.roots,
-                    c.source
+                    c.source,
+                    unless(f)
                 );
                 [Some(told), behind(t, flows, f)].into_iter().flatten()
             })
             .collect(),
         Collapse::Unknown => fans(t, flows)
             .iter()
-            .filter(|f| f.roots > 1)
+            .filter(|f| f.roots > 1 && f.sources >= KnownCollapse::least_sources())
             .map(|f| {
                 format!(
                     "{} sources below {} write to {} root ports at once: on some platforms such \

@@ -82,6 +82,46 @@ fn flows_of_a_fan_get_the_cap_together_and_others_are_none_of_it() {
     assert!(told[1].contains("uplink of vs-a0: gpu0>gpu1; in"), "{told:?}");
 }
 
+/// Rates by arithmetic are those of the simulation where streams wait behind a fan, and where a memory limits.
+#[test]
+fn computed_streams_have_what_simulated_ones_have() {
+    let limited = MACHINE.replacen("id = \"s0\"", "id = \"s0\"\nmemory_write_gb_per_s = 20.0", 1);
+    let (own, limited) = (own(), from_toml(&limited).unwrap());
+    for (t, pairs, most) in [
+        (&own, &[FAN[0], FAN[1], ("gpu0", "gpu1")][..], 0.1),
+        (&own, &[FAN[0], FAN[1], ("gpu0", "gpu2"), ("gpu3", "gpu2")], 0.1),
+        // At the uplink inputs take turns, and not flows: 0.89, 1.77 and 0.89 GB/s, by arithmetic 1.35 each.
+        (&own, &[FAN[0], FAN[1], ("gpu0", "s0")], 0.55),
+        (&limited, &[("gpu0", "s0"), ("gpu2", "s0"), ("gpu1", "gpu3")], 0.1),
+    ] {
+        let all = flows(t, pairs, Move::Write);
+        let ends: Vec<_> = all.iter().map(|f| (f.from, f.to)).collect();
+        let simulated = simulate_flows(t, &Params::default(), &all).unwrap();
+        let computed = fair_streams(t, &ends).unwrap();
+        for (got, wanted) in computed.iter().zip(&simulated) {
+            assert!((got / wanted - 1.0).abs() < most, "{pairs:?}: {computed:?} {simulated:?}");
+        }
+    }
+}
+
+/// One device below a switch never collapsed anywhere, so nothing is said of it.
+#[test]
+fn one_source_is_no_reason_for_a_word() {
+    let unknown = machine("");
+    let of = |pairs| warnings(&unknown, &flows(&unknown, pairs, Move::Write));
+    assert_eq!(of(&[("gpu0", "gpu4"), ("gpu0", "gpu6")]), Vec::<String>::new());
+    assert_eq!(of(&FAN).len(), 1);
+}
+
+/// A machine saved from a capture has no chips: what its file takes for a fan may stay inside one.
+#[test]
+fn a_fan_of_unknown_chips_says_so() {
+    let told = |t: &Topology| warnings(t, &flows(t, &FAN, Move::Write))[0].clone();
+    assert!(!told(&own()).contains("[[chip]]"));
+    let bare = MACHINE.replace("chip = \"A\"\n", "").replace("chip = \"B\"\n", "");
+    assert!(told(&from_toml(&bare).unwrap()).contains("within one chip of several switches"));
+}
+
 #[test]
 fn thresholds_are_the_platforms() {
     let four = "[posted_write_collapse]\nsources = 4\nroots = 2\ngb_per_s = 5.0\nsource = \"x\"\n";
@@ -143,8 +183,10 @@ fn bad_collapses_are_refused_with_their_line() {
     let line =
         MACHINE[..MACHINE.find("[posted_write_collapse]").unwrap()].matches('\n').count() + 1;
     let error = bad("gb_per_s = 2.7", "gb_per_s = 0.0");
-    assert!(error.contains("gb_per_s of 0 must be positive"), "{error}");
+    assert!(error.contains("gb_per_s of 0 must be from 0.001 to 1000000 GB/s"), "{error}");
     assert!(error.starts_with(&format!("line {line}")), "{error}");
+    let tiny = bad("gb_per_s = 2.7", "gb_per_s = 1e-300");
+    assert!(tiny.starts_with(&format!("line {line}")) && tiny.contains("from 0.001"), "{tiny}");
     assert!(bad("roots = 2", "roots = 1").contains("roots (at least 2) of 1"));
     assert!(bad("sources = 2", "sources = 0").starts_with("line "));
     assert!(bad("\nsource = ", "\nsaid_by = ").starts_with("line "), "a source is a must");

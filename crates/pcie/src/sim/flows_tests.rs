@@ -66,10 +66,8 @@ fn acs_costs_one_way_traffic_its_latency_alone() {
 fn a_chips_own_way_does_not_need_the_uplinks() {
     let pair = [("gpu0", "gpu2"), ("gpu2", "gpu0")];
     let slow = |t: &str| {
-        let switch = |n: &str| format!("parent = \"rp{n}\"\n");
-        ["0", "1", "2", "3"].iter().fold(t.to_owned(), |text, n| {
-            text.replace(&switch(n), &format!("{}gen = 2\n", switch(n)))
-        })
+        let switch = |n: u32, generation: u32| format!("parent = \"rp{n}\"\ngen = {generation}\n");
+        (0..4).fold(t.to_owned(), |text, n| text.replace(&switch(n, 5), &switch(n, 2)))
     };
     let (fast, slowed) = (with(&[]), from_toml(&slow(MACHINE)).unwrap());
     assert!((total(&slowed, &pair) / total(&fast, &pair) - 1.0).abs() < 0.01);

@@ -71,7 +71,7 @@ pub use program::{EndpointId, Load, LoadResult, Program, RingId, ServerId, Step,
 
 pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate, fitted};
-pub use collapse::{Fan, fair_writes, fans, schedule, warnings};
+pub use collapse::{Fan, fair_streams, fair_writes, fans, schedule, warnings};
 pub use collapse_rows::COLLAPSE_ROWS;
 pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, SwitchAt};
 pub use copy_order::CopyStream;

@@ -303,6 +303,15 @@ fn a_wqe_is_fetched_before_payload() {
     // As many operations as fit into a round trip, until the wire is full.
     assert!((3..5).all(|n| rates[n] > 0.9 * rates[0] * (n + 1) as f64), "{rates:?}");
     assert!(rates[5..].iter().all(|r| *r > 48.0), "{rates:?}");
+    let [three, four, five, six] = [2, 3, 4, 5].map(|n| format!("{:.1}", rates[n]));
+    let results = include_str!("../../../../docs/results/pcie.md");
+    let model = include_str!("../../../../docs/pcie-model.md");
+    for (page, said) in [
+        (results, format!("{three}, {four}, {five}, then {six} GB/s")),
+        (model, format!("{three}, {four}, {five} and {six} GB/s with three to six")),
+    ] {
+        assert!(page.contains(&said), "the page does not say: {said}");
+    }
 }
 
 /// Where nothing is simulated yet, what is to be is known well enough to refuse too much of it.

@@ -10,7 +10,7 @@ use super::order_rows::order_imprint;
 use super::peers::peer_imprint;
 use super::{
     Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout, NicModel,
-    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec, copy_rows,
+    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec, copy_rows, fair_streams,
 };
 use crate::topology::{Knob, Topology};
 
@@ -104,6 +104,16 @@ pub(super) fn knob_has_part_in_flows(
     knob: Knob,
 ) -> bool {
     knob_has_part(topology, knob, |topology| flows_imprint(topology, params, flows, None))
+}
+
+/// Whether a number of the whole topology has a part in streams of writes whose rates are computed: whether one of its
+/// extremes gives another rate.
+pub(super) fn knob_has_part_in_computed(topology: &Topology, flows: &[Flow], knob: Knob) -> bool {
+    let ends: Vec<_> = flows.iter().map(|flow| (flow.from, flow.to)).collect();
+    let rates = |topology: &Topology| fair_streams(topology, &ends);
+    let now = rates(topology);
+    let others = knob.extremes().into_iter().filter_map(|value| topology.with(knob, value));
+    others.into_iter().any(|other| rates(&other) != now)
 }
 
 /// The rows that the model is compared with, as far as parameters have a part in them: those of

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::ops::Operation;
 use super::parallel::{in_order, in_parallel};
 use super::params::short;
-use super::part::knob_has_part_in_flows;
+use super::part::{knob_has_part_in_computed, knob_has_part_in_flows};
 use super::{
     Flow, Layout, MOST_TRANSMISSIONS, Params, PathModel, Prediction, SweepRow, TestBedSpec,
     has_part_in_flows, has_part_in_operation, knob_has_part_in_operation, sweep, transmissions,
@@ -101,6 +101,15 @@ impl Axis {
         match self.what {
             What::Param(name) => has_part_in_flows(topology, params, flows, message_bytes, name),
             What::Knob(knob) => knob_has_part_in_flows((topology, params), flows, knob),
+        }
+    }
+
+    /// The same of streams of writes whose rates are computed
+    /// ([`fair_streams`](super::fair_streams)), in which no parameter has one.
+    pub fn has_part_in_computed(&self, topology: &Topology, flows: &[Flow]) -> bool {
+        match self.what {
+            What::Param(_) => false,
+            What::Knob(knob) => knob_has_part_in_computed(topology, flows, knob),
         }
     }
 

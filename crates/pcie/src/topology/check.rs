@@ -150,7 +150,8 @@ pub struct WriteFan {
     pub chip: Option<String>,
     /// Its GPUs.
     pub sources: Vec<Address>,
-    /// Other root ports, or GPUs on root buses, to which they can write.
+    /// Other root ports, or GPUs on root buses, to which they can write; those of the same chip too, which a
+    /// capture does not tell apart.
     pub roots: Vec<Address>,
     /// What was seen on this platform; else it is unknown here.
     pub known: Option<&'static KnownCollapse>,
@@ -173,7 +174,7 @@ pub fn write_fans(tree: &Tree<'_>) -> Vec<WriteFan> {
     for (&first, (switch, sources)) in &below {
         let roots: Vec<Address> = below.keys().copied().filter(|&other| other != first).collect();
         let Some(switch) = *switch else { continue };
-        if roots.len() < 2 {
+        if roots.len() < 2 || sources.len() < KnownCollapse::least_sources() {
             continue;
         }
         let chip = capture.get(switch).and_then(identity::switch_chip);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::assign::assign_topology;
 use super::builtin::builtin;
 use super::model::{Kind, NodeId, Topology};
-use super::p2p::Iommu;
+use super::p2p::{Iommu, KnownCollapse};
 use super::survey::collapse_text;
 use super::tree::Class;
 use crate::Origin;
@@ -203,7 +203,7 @@ fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
                 roots.extend(way.nodes.get(down + 1).copied());
             }
         }
-        if roots.len() < 2 {
+        if roots.len() < 2 || own.len() < KnownCollapse::least_sources() {
             continue;
         }
         let list = |all: &mut dyn Iterator<Item = NodeId>| {
@@ -219,7 +219,8 @@ fn fans(topology: &Topology, gpus: &[NodeId], out: &mut String) {
         let switch = one_line(&topology.node(switch).id);
         lines.push(format!("{sources} of switch {switch} to {}", to.join(", ")));
     }
-    out.push_str(&collapse_text(&lines, topology.collapse()));
+    let shows_chips = topology.nodes().all(|(_, n)| n.kind != Kind::Switch || n.chip.is_some());
+    out.push_str(&collapse_text(&lines, topology.collapse(), shows_chips));
 }
 
 /// The way from each GPU to the NIC that it is given, and what decides about it.

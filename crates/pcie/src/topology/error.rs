@@ -89,6 +89,18 @@ pub enum TopologyError {
         /// Its value.
         value: f64,
     },
+    /// A rate is none that a topology takes.
+    #[error("{}{}: {field} of {value} must be from 0.001 to 1000000 GB/s", at(.line), one_line(.id))]
+    Rate {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+        /// Field.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
     /// The root ports of a slot have more lanes in use than the slot has.
     #[error(
         "{}{}: the root ports of slot {} have {used} lanes in use, of {lanes}",

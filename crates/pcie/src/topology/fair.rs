@@ -13,13 +13,25 @@ struct Shared {
     ms: Vec<f64>,
     /// Those whose data cross it; of the others it has DLLPs alone.
     flows: Vec<usize>,
+    /// Those that wait behind its flows, and so rise no more once it is full; they take nothing of it.
+    waiting: Vec<usize>,
     /// The fastest of them, GB/s: what all of them have together at most.
     gb_per_s: f64,
 }
 
+/// A rate that some of the flows have together at most.
+pub(crate) struct Cap {
+    /// Their places.
+    pub flows: Vec<usize>,
+    /// The rate, GB/s.
+    pub gb_per_s: f64,
+    /// Places of others that wait behind them: none has more than these have when they have no more.
+    pub waiting: Vec<usize>,
+}
+
 impl Shared {
     fn new(what: Narrowest, flows: usize) -> Self {
-        Self { what, ms: vec![0.0; flows], flows: Vec::new(), gb_per_s: 0.0 }
+        Self { what, ms: vec![0.0; flows], flows: Vec::new(), waiting: Vec::new(), gb_per_s: 0.0 }
     }
 
     /// A flow's data cross it, alone at `gb_per_s`.
@@ -76,14 +88,15 @@ pub fn fair_rates(topology: &Topology, flows: &[(NodeId, NodeId)]) -> Result<Vec
 pub(crate) fn fair_rates_within(
     topology: &Topology,
     flows: &[(NodeId, NodeId)],
-    caps: &[(Vec<usize>, f64)],
+    caps: &[Cap],
 ) -> Result<Vec<f64>, LoadError> {
     let mut all = shared(topology, flows)?;
-    for (set, gb_per_s) in caps.iter().filter(|(set, _)| !set.is_empty()) {
-        let (from, to) = flows[set[0]];
-        let mut cap = Shared::new(Narrowest::Link(from, to), flows.len());
-        set.iter().for_each(|&flow| cap.carry(flow, *gb_per_s));
-        all.push(cap);
+    for cap in caps.iter().filter(|cap| !cap.flows.is_empty()) {
+        let (from, to) = flows[cap.flows[0]];
+        let mut own = Shared::new(Narrowest::Link(from, to), flows.len());
+        cap.flows.iter().for_each(|&flow| own.carry(flow, cap.gb_per_s));
+        own.waiting.clone_from(&cap.waiting);
+        all.push(own);
     }
     Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
 }
@@ -150,7 +163,7 @@ fn fill(all: &[Shared], flows: usize) -> Vec<(f64, Option<&Shared>)> {
         let least = all.iter().map(|s| (full(s), s)).min_by(|a, b| a.0.total_cmp(&b.0));
         let Some((rate, link)) = least.filter(|(rate, _)| rate.is_finite()) else { break };
         let (stay, rise): (Vec<usize>, Vec<usize>) =
-            rising.iter().partition(|&&i| link.ms[i] > 0.0);
+            rising.iter().partition(|&&i| link.ms[i] > 0.0 || link.waiting.contains(&i));
         stay.iter().for_each(|&i| rates[i] = (rate, Some(link)));
         rising = rise;
     }

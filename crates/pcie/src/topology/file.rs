@@ -19,7 +19,7 @@ use toml::Spanned;
 
 use super::between::{RawBetween, UNKNOWN_GB_PER_S};
 use super::error::TopologyError;
-use super::model::{Builder, Kind, LinkOrigin, RawLink, Topology};
+use super::model::{Builder, Kind, LinkOrigin, RawLink, Topology, rate};
 use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
 use super::save::UNKNOWN;
 use crate::Origin;
@@ -122,9 +122,7 @@ fn collapse(e: &CollapseEntry, line: usize) -> Result<Collapse, TopologyError> {
             Err(bad("roots (at least 2)", f64::from(roots)))
         }
         (true, Some(sources), Some(roots), Some(gb_per_s)) => {
-            if !(gb_per_s.is_finite() && gb_per_s > 0.0) {
-                return Err(bad("gb_per_s", gb_per_s));
-            }
+            rate(gb_per_s, ID, "gb_per_s", Some(line))?;
             let (sources, source) = (sources.get(), e.source.clone());
             Ok(Collapse::Seen(PostedCollapse { sources, roots, gb_per_s, source }))
         }

@@ -1,6 +1,6 @@
 //! Numbers and switches of a whole topology, set at once: the questions "what if".
 
-use super::model::{Kind, Topology};
+use super::model::{Kind, RATES, Topology};
 use super::p2p::Iommu;
 use crate::Origin;
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
@@ -106,7 +106,7 @@ impl Knob {
             Self::Generation => [1.0, 6.0],
             Self::P2pTlpBytes => [32.0, 4096.0],
             Self::P2pReadSlots => [1.0, 1e9],
-            Self::P2pCap | Self::Sockets => [0.001, 1e6],
+            Self::P2pCap | Self::Sockets => RATES,
             _ => [0.0, 1.0],
         }
     }
@@ -178,5 +178,5 @@ impl Topology {
 }
 
 fn rate(value: f64) -> Option<f64> {
-    (0.001..=1e6).contains(&value).then_some(value)
+    (RATES[0]..=RATES[1]).contains(&value).then_some(value)
 }

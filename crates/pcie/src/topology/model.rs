@@ -329,7 +329,7 @@ impl Builder {
             } else {
                 node.link_origin = LinkOrigin::default();
             }
-            for (field, rate) in [
+            for (field, gb_per_s) in [
                 ("p2p_cap_gb_per_s", node.p2p.cap_gb_per_s),
                 ("p2p_read_gb_per_s", node.p2p.read_gb_per_s),
                 ("p2p_write_gb_per_s", node.p2p.write_gb_per_s),
@@ -339,7 +339,7 @@ impl Builder {
                 ("memory_read_gb_per_s", node.memory_read_gb_per_s),
                 ("memory_write_gb_per_s", node.memory_write_gb_per_s),
             ] {
-                rate.map_or(Ok(()), |rate| positive(rate, &id, field, line))?;
+                gb_per_s.map_or(Ok(()), |gb_per_s| rate(gb_per_s, &id, field, line))?;
             }
             let chip = |id: &String| self.chips.iter().any(|c| c.id == *id);
             let slot = |id: &String| self.slots.iter().any(|s| s.id == *id);
@@ -381,7 +381,7 @@ impl Builder {
         let mut interconnects = Vec::new();
         for raw in self.interconnects {
             let (line, RawBetween { a, b, gb_per_s, .. }) = (raw.line, &raw);
-            positive(*gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
+            rate(*gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
             let ends = [find(a, "interconnect", line)?, find(b, "interconnect", line)?];
             let are_sockets = ends.iter().all(|end| nodes[end.0].kind == Kind::Socket);
             if !are_sockets || ends[0] == ends[1] {
@@ -424,16 +424,19 @@ fn check_slots(
     Ok(())
 }
 
-fn positive(
+/// Rates that a topology takes, GB/s: what is slower than any link by orders takes more picoseconds than are counted.
+pub(super) const RATES: [f64; 2] = [0.001, 1e6];
+
+pub(super) fn rate(
     value: f64,
     id: &str,
     field: &'static str,
     line: Option<usize>,
 ) -> Result<(), TopologyError> {
-    if value.is_finite() && value > 0.0 {
+    if (RATES[0]..=RATES[1]).contains(&value) {
         Ok(())
     } else {
-        Err(TopologyError::Number { line, id: id.to_owned(), field, value })
+        Err(TopologyError::Rate { line, id: id.to_owned(), field, value })
     }
 }
 

@@ -169,6 +169,11 @@ pub const LOOKED_FOR: [(&str, &str); 3] = [
 ];
 
 impl KnownCollapse {
+    /// Fewest devices below one switch that any platform was seen to need for it.
+    pub fn least_sources() -> usize {
+        KNOWN_COLLAPSES.iter().map(|k| k.sources as usize).min().unwrap_or(usize::MAX)
+    }
+
     /// What was seen, as a topology has it.
     pub fn seen(&self) -> PostedCollapse {
         let Self { sources, roots, gb_per_s, .. } = *self;

@@ -232,8 +232,8 @@ fn a_slot_has_no_more_lanes_than_it_has() {
         let slot = "[[slot]]\nid = \"x\"\nlanes = 16\n[[chip]]\nid = \"A\"\n";
         let text = text.replacen("[[chip]]\nid = \"A\"\n", slot, 1);
         ["rp0", "rp1"].iter().fold(text, |text, p| {
-            let port = format!("parent = \"{p}\"\n");
-            text.replacen(&port, &format!("{port}lanes = {lanes}\n"), 1)
+            let port = format!("parent = \"{p}\"\ngen = 5\nlanes = ");
+            text.replacen(&format!("{port}16\n"), &format!("{port}{lanes}\n"), 1)
         })
     };
     assert!(from_toml(&text(8)).is_ok());

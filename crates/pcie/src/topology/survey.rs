@@ -202,13 +202,13 @@ fn warnings(tree: &Tree<'_>, label: &dyn Fn(Address) -> String, out: &mut String
         .collect();
     let known = all.iter().find_map(|c| c.known);
     let collapse = known.map_or(Collapse::Unknown, |k| Collapse::Seen(k.seen()));
-    out.push_str(&collapse_text(&lines, &collapse));
+    out.push_str(&collapse_text(&lines, &collapse, false));
 }
 
 /// What writes of several GPUs below one switch to several root ports may lose, where that was seen,
 /// which GPUs are meant (a line each: senders, their switch, root ports), and what to do. Empty
-/// without such GPUs.
-pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
+/// without such GPUs. `shows_chips`: whether root ports of one chip are known, and left out.
+pub(super) fn collapse_text(lines: &[String], collapse: &Collapse, shows_chips: bool) -> String {
     if lines.is_empty() {
         return String::new();
     }
@@ -266,6 +266,12 @@ pub(super) fn collapse_text(lines: &[String], collapse: &Collapse) -> String {
     lines.iter().for_each(|line| {
         let _ = writeln!(out, "    {line}");
     });
+    if !shows_chips {
+        out.push_str(
+            "  Unless both switches are of one chip, which may carry such writes inside, where they lose\n  \
+             nothing. Which switches share a chip is not shown here: [[chip]] of the saved FILE says it.\n",
+        );
+    }
     let _ = writeln!(out, "  What to do: {advice}");
     out
 }

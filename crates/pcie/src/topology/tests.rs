@@ -112,7 +112,30 @@ fn bad_files_are_refused_with_line_and_reason() {
         "[[root_complex]]",
         "[[socket]]\nid=\"s1\"\n[[interconnect]]\nfrom=\"s0\"\nto=\"s1\"\ngb_per_s=0.0\n[[root_complex]]",
     );
-    assert!(dead.starts_with("line 7: s0-s1: gb_per_s of 0 must be positive"), "{dead}");
+    assert!(dead.starts_with("line 7: s0-s1: gb_per_s of 0 must be from 0.001"), "{dead}");
+}
+
+/// Slower than any link by orders is refused, and not simulated for more picoseconds than are counted.
+#[test]
+fn rates_of_a_file_are_those_of_links() {
+    for (from, to, at) in [
+        ("id = \"s0\"", "id = \"s0\"\nmemory_write_gb_per_s = 1e-9", "s0: memory_write_gb_per_s"),
+        (
+            "[[root_complex]]",
+            "[[socket]]\nid=\"s1\"\n[[interconnect]]\nfrom=\"s0\"\nto=\"s1\"\ngb_per_s=1e-9\n[[root_complex]]",
+            "s0-s1: gb_per_s",
+        ),
+        (
+            "[[root_complex]]",
+            "[[socket]]\nid=\"s1\"\n[[interconnect]]\nfrom=\"s0\"\nto=\"s1\"\ngb_per_s=1e7\n[[root_complex]]",
+            "s0-s1: gb_per_s",
+        ),
+    ] {
+        let error = refused(from, to);
+        let said = format!(": {at} of ");
+        assert!(error.starts_with("line ") && error.contains(&said), "{error}");
+        assert!(error.ends_with("must be from 0.001 to 1000000 GB/s"), "{error}");
+    }
 }
 
 #[test]
