@@ -78,9 +78,15 @@ pub struct Row {
     pub mover: Option<(Move, String)>,
     /// Whether GPUs, NICs or other devices copy across sockets.
     pub crosses_sockets: bool,
-    /// Whether the model's answer is that to another row by construction: what tells the two apart has
-    /// no part in it. Such a row is no prediction of its own.
+    /// What is asked of pcie-bench's hosts, of whichever host and window: metric and size.
+    pub size: Option<String>,
+    /// Whether a predicted row has the answer to another row of its [`size`](Self::size): what tells the two
+    /// apart has no part in it. Such a row is no prediction of its own.
     pub repeats: bool,
+    /// Whether a predicted row has the answer to any other row.
+    pub again: bool,
+    /// Whether it is of one stream of a collection of copies.
+    pub is_alone: bool,
     /// Number of the collection of copies that it is of; 0: of none.
     pub collection: u8,
 }
@@ -104,13 +110,16 @@ impl Row {
             one_queue: None,
             mover: None,
             crosses_sockets: false,
+            size: None,
             repeats: false,
+            again: false,
+            is_alone: false,
             collection: 0,
         }
     }
 
-    fn repeated(self, repeats: bool) -> Self {
-        Self { repeats, ..self }
+    pub fn of_size(self, size: String) -> Self {
+        Self { size: Some(size), ..self }
     }
 
     /// Whether it is a rate, and not a time.
@@ -190,7 +199,29 @@ pub fn all(params: &Params) -> Result<Vec<Row>> {
     rows.extend(copies(params)?);
     rows.extend(collapse(params)?);
     rows.extend(sizes()?);
+    mark_repeats(&mut rows);
     Ok(rows)
+}
+
+/// Share by which answers differ that are one: the order in which picoseconds are added up.
+const ONE: f64 = 1e-9;
+
+/// Marks predicted rows whose answer is another row's. Of several predicted rows of one answer the first counts, and
+/// none where the answer is to a row that was known.
+pub fn mark_repeats(rows: &mut [Row]) {
+    let predicted = |row: &Row| row.kind == RowKind::Predicted;
+    let is_one = |a: &Row, b: &Row| (a.model / b.model - 1.0).abs() < ONE;
+    let mark = |(i, row): (usize, &Row)| {
+        let before = |(j, other): &(usize, &Row)| *j != i && (*j < i || !predicted(other));
+        let others = || rows.iter().enumerate().filter(before).map(|(_, other)| other);
+        let mut same = others().filter(|other| predicted(row) && is_one(other, row));
+        let is_same_size = |other: &Row| row.size.is_some() && other.size == row.size;
+        (same.clone().any(is_same_size), same.any(|other| other.is_rate() == row.is_rate()))
+    };
+    let marks: Vec<(bool, bool)> = rows.iter().enumerate().map(mark).collect();
+    for (row, mark) in rows.iter_mut().zip(marks) {
+        (row.repeats, row.again) = mark;
+    }
 }
 
 /// Hosts of pcie-bench. The tables of two were known when the simulation was written.
@@ -203,7 +234,7 @@ fn hosts() -> Result<Vec<Row>> {
             let residual = HOST_RESIDUALS.iter().find(|(m, b, _)| *m == r.metric && *b == r.bytes);
             let name = format!("{}, {} B", unit_of(r.metric), r.bytes);
             let kind = RowKind::fitted_or_known(fitted);
-            let row = Row::new(host.name, name, measured, model, kind);
+            let row = Row::new(host.name, name.clone(), measured, model, kind).of_size(name);
             let mover = mover_of(r.metric, format!("{} B", r.bytes));
             rows.push(row.note(residual.map_or("", |(_, _, why)| *why)).moved_by(mover));
         }
@@ -213,21 +244,13 @@ fn hosts() -> Result<Vec<Row>> {
             let model = simulate_host_row(&check.host, metric, bytes)?;
             let name = format!("{}, {bytes} B", unit_of(metric));
             let kind = RowKind::known(check.is_known(metric, bytes));
-            let row = Row::new(check.host.name, name, measured, model, kind);
+            let row = Row::new(check.host.name, name.clone(), measured, model, kind).of_size(name);
             let note = check.residual(metric, bytes).unwrap_or_default();
             let mover = mover_of(metric, format!("{bytes} B"));
-            let repeats = is_repeated_write(check.host.name, metric, bytes);
-            rows.push(row.note(note).moved_by(mover).repeated(repeats));
+            rows.push(row.note(note).moved_by(mover));
         }
     }
     Ok(rows)
-}
-
-/// Whether a rate is one of writes into the other socket of a host whose writes of that size into the own
-/// socket are rows: posted writes wait for nothing, so that the model has both alike.
-fn is_repeated_write(host: &str, metric: Metric, bytes: u32) -> bool {
-    let own = HOST_ROWS.iter().any(|r| r.metric == metric && r.bytes == bytes);
-    own && metric == Metric::WriteGbps && host.ends_with(", other socket")
 }
 
 /// Hosts of pcie-bench behind an IOMMU.
@@ -243,9 +266,8 @@ fn translated(params: &Params) -> Result<Vec<Row>> {
                 let fitted = iommu_row_is_fitted((metric, bytes), window);
                 let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
                 let row = Row::new(&table, name, measured, model, RowKind::fitted(fitted));
-                // Where all pages of the window are held, the model is that without an IOMMU.
-                let fits = f64::from(window / 4) <= params.iotlb_entries;
-                rows.push(row.note(note).moved_by(mover_of(metric, size)).repeated(fits));
+                let row = row.of_size(format!("{}, {bytes} B", unit_of(metric)));
+                rows.push(row.note(note).moved_by(mover_of(metric, size)));
             }
         }
     }
@@ -342,7 +364,8 @@ fn copy(params: &Params, r: &CopyRow, kind: RowKind) -> Result<Row> {
     let unit = if matches!(r.question, CopyQuestion::Longer(..)) { "" } else { ", GB/s" };
     let row = Row::new(m.name, format!("{}{unit}", r.what), r.measured, answer.now, kind);
     let row = row.note(&note).moved_by(r.question.mover()).across(crosses_sockets(r));
-    Ok(row.answered(answer))
+    let is_alone = matches!(r.question, CopyQuestion::Alone(_));
+    Ok(Row { is_alone, ..row.answered(answer) })
 }
 
 /// Rates of the sizes of pcie-bench's sweep that its two hosts' tables do not have.
@@ -357,7 +380,8 @@ fn sizes() -> Result<Vec<Row>> {
                 let model = simulate_host_row(host, metric, bytes)?;
                 let (table, name) =
                     (format!("{}, sweep", host.name), format!("{what}, Gb/s, {bytes} B"));
-                rows.push(Row::new(&table, name, measured[i], model, RowKind::Seen));
+                let row = Row::new(&table, name.clone(), measured[i], model, RowKind::Seen);
+                rows.push(row.of_size(name));
             }
         }
     }

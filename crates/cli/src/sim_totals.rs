@@ -22,6 +22,8 @@ pub fn totals(rows: &[Row]) -> String {
         line("  published by others", &|row| of(row, row.kind == kind && row.published));
     }
     line("no repeats", &|row| of(row, row.kind == RowKind::Predicted && !row.repeats));
+    let once = |row: &Row| row.kind == RowKind::Predicted && !row.again && !row.repeats;
+    line("  each answer once", &|row| of(row, once(row)));
     line("all", &|row| of(row, true));
     line("as first asked", &first_error);
     line("  published by others", &|row| first_error(row).filter(|_| row.published));
@@ -40,19 +42,24 @@ fn is_blind(row: &Row) -> bool {
 /// Share by which a measured rate may be above what the model has, and still count as bounded by it.
 const ABOVE: f64 = 0.05;
 
-/// How many of the collections' rates are at most a little above what the model says, now and first.
+/// How many of the collections' rates are at most a little above what the model says, now and first; and of those that
+/// are of several streams. A row of one stream was taken only if the link on its way carries its rate raw.
 pub fn bound(rows: &[Row]) -> String {
-    let rates = || rows.iter().filter(|row| row.collection > 0 && row.is_rate());
-    let below = |model: &dyn Fn(&Row) -> f64| {
-        rates().filter(|row| row.measured <= (1.0 + ABOVE) * model(row)).count()
+    let said = |what: &str, taken: &dyn Fn(&Row) -> bool| {
+        let rates = || rows.iter().filter(|row| row.collection > 0 && row.is_rate() && taken(row));
+        let below = |model: &dyn Fn(&Row) -> f64| {
+            rates().filter(|row| row.measured <= (1.0 + ABOVE) * model(row)).count()
+        };
+        format!(
+            "{what}: {}; measured at most {:.2} times the model: {}, by the first answers {}\n",
+            rates().count(),
+            1.0 + ABOVE,
+            below(&|row| row.model),
+            below(&|row| row.first.unwrap_or(row.model)),
+        )
     };
-    format!(
-        "rates of the collections: {}; measured at most {:.2} times the model: {}, by the first answers {}\n",
-        rates().count(),
-        1.0 + ABOVE,
-        below(&|row| row.model),
-        below(&|row| row.first.unwrap_or(row.model)),
-    )
+    said("rates of the collections", &|_| true)
+        + &said("  of several streams, which no link's raw rate admitted", &|row| !row.is_alone)
 }
 
 /// Error in percent of what the model first said of a row, where later rules move it; else the one given.
@@ -214,8 +221,8 @@ mod tests {
         assert_eq!(lines[4], ["1", "1", "0", "1"], "{text}");
         assert_eq!(lines[6], ["1", "1", "1", "1"], "{text}");
         assert_eq!(lines[8], ["2", "1", "1", "2"], "{text}");
-        assert_eq!(lines[9], ["4", "3", "2", "5"], "{text}");
-        assert_eq!(lines[10], ["2", "1", "1", "2"], "{text}");
+        assert_eq!(lines[10], ["4", "3", "2", "5"], "{text}");
+        assert_eq!(lines[11], ["2", "1", "1", "2"], "{text}");
         assert!(text.starts_with("  ") && text.contains("\nknown before "), "{text}");
     }
 
@@ -234,6 +241,28 @@ mod tests {
         };
         assert_eq!(counts("predicted"), ["2", "2", "2", "2"], "{text}");
         assert_eq!(counts("no repeats"), ["1", "1", "1", "1"], "{text}");
+    }
+
+    /// Repeats are told by their answers: of two predicted rows of one size and answer the first counts, none where a
+    /// known row has it, wherever that stands; of another size each counts, but once.
+    #[test]
+    fn equal_answers_of_a_size_are_one_prediction() {
+        let of = |size: &str, row: Row| row.of_size(size.to_owned());
+        let mut rows = [
+            of("a", row(RowKind::Predicted, 101.0)),
+            of("a", row(RowKind::Predicted, 101.0 + 1e-12)),
+            of("a", row(RowKind::Predicted, 101.1)),
+            of("b", row(RowKind::Predicted, 101.0)),
+            of("c", row(RowKind::Predicted, 103.0)),
+            of("c", row(RowKind::Seen, 103.0)),
+            row(RowKind::Predicted, 101.1),
+        ];
+        crate::sim_rows::mark_repeats(&mut rows);
+        let repeats: Vec<bool> = rows.iter().map(|row| row.repeats).collect();
+        assert_eq!(repeats, [false, true, false, false, true, false, false]);
+        let again = rows.iter().filter(|row| row.again).count();
+        // The test's rows are times and rates alike.
+        assert_eq!(again, 4, "{rows:?}");
     }
 
     /// The blind share is of the later collections alone, by first answers, whatever their kind is now.
@@ -258,15 +287,17 @@ mod tests {
             let row = Row::new("t", "r, GB/s".into(), 100.0, model, RowKind::Predicted);
             Row { collection: 1, ..row }
         };
-        let first = Row { first: Some(90.0), ..rate(96.0) };
-        let rows =
-            [rate(300.0), rate(96.0), rate(90.0), first, Row { collection: 0, ..rate(50.0) }];
+        let first = Row { first: Some(90.0), is_alone: true, ..rate(96.0) };
+        let alone = Row { is_alone: true, ..rate(90.0) };
+        let rows = [rate(300.0), rate(96.0), alone, first, Row { collection: 0, ..rate(50.0) }];
         let text = bound(&rows);
+        let (text, several) = text.split_once("  of several").unwrap();
         assert!(
             text.starts_with("rates of the collections: 4; measured at most 1.05 times"),
             "{text}"
         );
         assert!(text.ends_with("the model: 3, by the first answers 2\n"), "{text}");
+        assert!(several.contains(": 2; ") && several.ends_with("2, by the first answers 2\n"));
         let time = Row { row: "r, ns".into(), ..rate(50.0) };
         assert!(bound(&[time]).starts_with("rates of the collections: 0; "));
     }

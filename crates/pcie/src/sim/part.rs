@@ -10,9 +10,9 @@ use super::order_rows::order_imprint;
 use super::peers::peer_imprint;
 use super::{
     Flow, Goal, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, IotlbSpec, Layout, NicModel,
-    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec, copy_rows, fair_streams,
+    ORDER_ROWS, PEER_ROWS, Params, PathModel, SimError, TestBedSpec, copy_rows,
 };
-use crate::topology::{Knob, Topology};
+use crate::topology::{Knob, Topology, crossed};
 
 /// Other values of a parameter: around the one that it has, around its default, and far from zero.
 /// One value may be without effect where others are not, such as a segment larger than the window.
@@ -107,13 +107,10 @@ pub(super) fn knob_has_part_in_flows(
 }
 
 /// Whether a number of the whole topology has a part in streams of writes whose rates are computed: whether one of its
-/// extremes gives another rate.
+/// extremes gives another way, or another rate on a link of it.
 pub(super) fn knob_has_part_in_computed(topology: &Topology, flows: &[Flow], knob: Knob) -> bool {
     let ends: Vec<_> = flows.iter().map(|flow| (flow.from, flow.to)).collect();
-    let rates = |topology: &Topology| fair_streams(topology, &ends);
-    let now = rates(topology);
-    let others = knob.extremes().into_iter().filter_map(|value| topology.with(knob, value));
-    others.into_iter().any(|other| rates(&other) != now)
+    knob_has_part(topology, knob, |topology| format!("{:?}", crossed(topology, &ends)))
 }
 
 /// The rows that the model is compared with, as far as parameters have a part in them: those of

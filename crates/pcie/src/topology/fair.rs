@@ -101,6 +101,15 @@ pub(crate) fn fair_rates_within(
     Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
 }
 
+/// The links that each flow crosses, with its rate on each alone: all that computed rates have of a topology, beside
+/// memory and collapses.
+pub(crate) fn crossed(
+    topology: &Topology,
+    flows: &[(NodeId, NodeId)],
+) -> Result<Vec<Vec<(NodeId, NodeId, f64)>>, LoadError> {
+    flows.iter().map(|&(from, to)| links(topology, from, to)).collect()
+}
+
 /// Share of each GPU's data to its NIC while all of them send, and what keeps it from more. A port carries no more than
 /// its wire, where `port_gb_per_s` knows that.
 ///

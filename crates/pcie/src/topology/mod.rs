@@ -44,7 +44,7 @@ pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAdd
 pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
 pub use draw::{to_text, to_tree};
 pub use error::TopologyError;
-pub(crate) use fair::{Cap, fair_rates_within};
+pub(crate) use fair::{Cap, crossed, fair_rates_within};
 pub use fair::{Full, Narrowest, Share, fair_rates, port_shares};
 #[cfg(feature = "toml")]
 pub use file::from_toml;
