@@ -5,7 +5,8 @@
 # Debian's keys, in an apt of their own below .tools/interop, so that the host may be any
 # distribution that has apt. Makes there:
 #   root/       the unpacked packages, also the sysroot that verbs_peer.c is built against
-#   base.cpio   busybox, rdma-core, perftest, iproute2's rdma, kernel modules; /init is guest-init
+#   base.cpio   busybox, rdma-core, perftest, qperf, fio, libfabric's fi_pingpong, iproute2's rdma, kernel modules;
+#               /init is guest-init
 #   vmlinuz     the kernel
 #   initrd      base.cpio and verbs_peer
 # What is newer than its sources is left alone.
@@ -102,7 +103,8 @@ stub() {
       $5 == "GLOBAL" && $7 == "UND" { split($8, name, "@"); if (!(name[1] in kept)) print name[1], name[2] }' \
       "$work/kept" - >"$work/symbols"
   awk '{ print "long " $1 "(void) { return -1; }" }' "$work/symbols" >"$work/stub.c"
-  awk '$2 { of[$2] = of[$2] " " $1 ";" } END { for (v in of) print v " {" of[v] " };" }' "$work/symbols" >"$work/stub.map"
+  awk '$2 { of[$2] = of[$2] " " $1 ";" } END { for (v in of) print v " {" of[v] " };" }' \
+    "$work/symbols" >"$work/stub.map"
   mkdir -p "$guest/$libraries"
   gcc --sysroot="$root" -shared -nostdlib -w -Wl,--version-script="$work/stub.map" \
     -o "$guest/$libraries/$1" "$work/stub.c"
@@ -141,7 +143,7 @@ archive() { (cd "$1" && find . | "$busybox" cpio -o -H newc 2>/dev/null); }
 # ----------------------------------------------------------------------------------------------
 
 busybox=$root/bin/busybox
-for tool in apt-get dpkg-deb gcc readelf; do
+for tool in apt-get awk dpkg-deb gcc readelf; do
   command -v "$tool" >/dev/null || die "no $tool"
 done
 
@@ -149,7 +151,8 @@ if stale "$work/base.cpio" "$here/image.sh" "$here/guest-init"; then
   unpack_packages
   rm -rf "$guest"
   mkdir -p "$guest"
-  stub usr/bin/fio libaio.so.1 libgfapi.so.0 libnbd.so.0 libnuma.so.1 libpmem.so.1 libpmemblk.so.1 librados.so.2 librbd.so.1
+  stub usr/bin/fio libaio.so.1 libgfapi.so.0 libnbd.so.0 libnuma.so.1 libpmem.so.1 libpmemblk.so.1 \
+    librados.so.2 librbd.so.1
   stub $libraries/libfabric.so.1 libpsm_infinipath.so.1 libpsm2.so.2
   for program in $PROGRAMS; do put "$program"; done
   put lib64/ld-linux-x86-64.so.2

@@ -38,7 +38,7 @@ const REQUIRED: &str = "BELLPUSH_INTEROP";
 /// Set for the process in the namespace.
 const INSIDE: &str = "BELLPUSH_INTEROP_INSIDE";
 /// The whole run.
-const LIMIT: Duration = Duration::from_secs(450);
+const LIMIT: Duration = Duration::from_secs(480);
 
 fn main() -> ExitCode {
     let filters: Vec<String> = env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
