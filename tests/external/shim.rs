@@ -385,7 +385,7 @@ fn nccls_requests_by_kernels_go_through_the_device() {
     for (options, rounds) in [
         (&[][..], "33000"),
         (&["--link-type", "shm"], "2000"),
-        (&["--link", "loss=2%,seed=7"], "200"),
+        (&["--link", "loss=2%,seed=7", "--mtu", "1024"], "200"),
     ] {
         let ended = Running::start(options, &[program, rounds]).end();
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);

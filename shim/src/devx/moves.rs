@@ -219,7 +219,7 @@ pub fn describe(of: &Qp, most: Mtu, out: &mut Mailbox) {
         (qp::STATE, code(of.state()).into()),
         (qp::ST, kind),
         (qp::PM_STATE, 3), // migrated: there is one path
-        (qp::MTU, mtu_code(now.path_mtu.unwrap_or(most).bytes()).into()),
+        (qp::MTU, mtu_code(now.path_mtu.map_or(most, |own| own.min(most)).bytes()).into()),
         (qp::LOG_MSG_MAX, 30),
         (qp::REMOTE_QPN, now.dest_qpn.map_or(0, |qpn| qpn.0.into())),
         (qp::NEXT_RCV_PSN, now.rq_psn.map_or(0, |psn| psn.value().into())),
