@@ -1,9 +1,12 @@
 /* A program that leaves as soon as it has what it waited for: a card has acknowledged that by then.
  *
  * Whoever has sent a message learns that it came, in each of ROUNDS rounds, however the process with the receive has
- * left: `_exit`, as fio's does, `_Exit`, `exit`, or at the end of its `main`.
+ * left: `_exit`, as fio's does, `_Exit`, `quick_exit`, `exit`, or at the end of its `main`. A thread that is to be
+ * cancelled leaves with its status.
  */
 #include "preloaded.h"
+
+#include <pthread.h>
 
 enum { ROUNDS = 20, SECONDS = 20 };
 
@@ -42,8 +45,8 @@ static void connect_end(struct pair *p, int to, int from)
 	};
 	CHECK(ibv_modify_qp(p->qp[0], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 			    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-	/* Four attempts of 33 ms. */
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 13, .retry_cnt = 4, .rnr_retry = 7,
+	/* Eight attempts of 268 ms: more than a busy machine takes. */
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7,
 				     .sq_psn = 100, .max_rd_atomic = 1 };
 	CHECK(ibv_modify_qp(p->qp[0], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
@@ -115,8 +118,27 @@ static int has_received(void)
 	return 0;
 }
 
+static void *leaves_cancelled(void *how)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cancel(pthread_self());
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	if (strcmp(how, "_exit") == 0)
+		_exit(7);
+	exit(7);
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3) {
+		struct pair p;
+		pthread_t thread;
+		open_end(&p);
+		CHECK(strcmp(argv[1], "cancelled") == 0);
+		CHECK(pthread_create(&thread, NULL, leaves_cancelled, argv[2]) == 0);
+		pthread_join(thread, NULL);
+		return 1;
+	}
 	CHECK(argc == 2);
 	for (int i = 0; i < ROUNDS; i++) {
 		if (!has_received())
@@ -125,6 +147,8 @@ int main(int argc, char **argv)
 			_exit(0);
 		if (strcmp(argv[1], "_Exit") == 0)
 			_Exit(0);
+		if (strcmp(argv[1], "quick_exit") == 0)
+			quick_exit(0);
 		if (strcmp(argv[1], "exit") == 0)
 			exit(0);
 		CHECK(strcmp(argv[1], "main") == 0);

@@ -38,6 +38,7 @@ const SECOND_LOOK_NS: u64 = 10_000;
 /// Steps that the engine's thread takes at most until a message is acknowledged of which the program has had the CQE: the
 /// one that it is in, the one that has the acknowledgement wait for an answer, and the one that says it.
 const LAST_STEPS: u64 = 3;
+const STAYS: u64 = u64::MAX;
 /// How long a process that ends waits for them at most, and how often it looks. They take a few rests of the thread's.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 const LAST_NAP: Duration = Duration::from_micros(50);
@@ -65,8 +66,8 @@ pub struct Driver {
     thread: OnceLock<Thread>,
     /// Steps that the engine's thread has done.
     steps: AtomicU64,
-    /// The process ends: nobody polls any more.
-    leaves: AtomicBool,
+    /// The process ends, and nobody polls any more: how many steps are enough; [`STAYS`] before.
+    leaves: AtomicU64,
     /// What counts as polling is a thread that has rung, and looks on for the answer.
     lingers: AtomicBool,
     /// Whether such a poll looks on, and when the last was, in ns since the start; 0 once something came.
@@ -91,7 +92,7 @@ impl Driver {
             out: AtomicBool::new(false),
             thread: OnceLock::new(),
             steps: AtomicU64::new(0),
-            leaves: AtomicBool::new(false),
+            leaves: AtomicU64::new(STAYS),
             lingers: AtomicBool::new(false),
             answers: Trial::default(),
             acknowledged_ns: AtomicU64::new(0),
@@ -278,7 +279,7 @@ impl Driver {
         (enough(&self.empty) || enough(&self.taken))
             && now.saturating_sub(polled) < PATIENCE
             && !self.alone.load(Ordering::Relaxed)
-            && !self.leaves.load(Ordering::Relaxed)
+            && self.leaves.load(Ordering::Relaxed) == STAYS
     }
 
     /// Whether the program polls by looking on after doorbells only: what is no answer it does not look for.
@@ -301,12 +302,17 @@ impl Driver {
         (progress, at_once.is_some())
     }
 
-    /// The process ends: waits until the engine's thread has said what is owed, until then at most. The calling thread
-    /// steps nothing: it may have been interrupted anywhere, with any lock.
-    fn take_leave(&self, until: Instant) {
-        self.leaves.store(true, Ordering::Relaxed);
-        self.wake();
+    /// The process ends: the engine's thread says what is owed. The calling thread steps nothing: it may have been
+    /// interrupted anywhere, with any lock.
+    fn begin_to_leave(&self) {
         let enough = self.steps.load(Ordering::Relaxed).wrapping_add(LAST_STEPS);
+        let _ = self.leaves.compare_exchange(STAYS, enough, Ordering::Relaxed, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Waits until it has, until then at most.
+    fn leave(&self, until: Instant) {
+        let enough = self.leaves.load(Ordering::Relaxed);
         let behind = || enough.wrapping_sub(self.steps.load(Ordering::Relaxed)) as i64 > 0;
         while behind() && !self.is_stopped() && Instant::now() < until {
             std::thread::sleep(LAST_NAP);
@@ -410,13 +416,24 @@ impl Drivers {
     /// The process ends. A card acknowledges what has come whatever becomes of the program; so does each engine now.
     pub fn take_leave(&self) {
         let until = Instant::now() + LAST_WORDS;
-        for slot in self.all.iter().filter(|_| self.here.is_here()) {
-            // Who has it closes the device, which says what is owed, or is the interrupted thread itself.
-            let Ok(slot) = slot.try_lock() else { continue };
-            if let Some(driver) = slot.as_deref() {
-                driver.take_leave(until);
+        let each = |what: &dyn Fn(&Driver)| {
+            for slot in self.all.iter().filter(|_| self.here.is_here()) {
+                // Another thread that polls has it for a moment; the interrupted thread itself keeps it.
+                let slot = loop {
+                    match slot.try_lock() {
+                        Ok(slot) => break Some(slot),
+                        Err(_) if Inside::is_entered() || Instant::now() >= until => break None,
+                        Err(_) => std::thread::sleep(LAST_NAP),
+                    }
+                };
+                if let Some(driver) = slot.as_deref().and_then(Option::as_deref) {
+                    what(driver);
+                }
             }
-        }
+        };
+        let _undisturbed = Undisturbed::new(); // sleeping is a point of cancellation
+        each(&Driver::begin_to_leave);
+        each(&|driver| driver.leave(until));
     }
 
     /// Gives every engine a turn in the calling thread of the program's; whether there was anything to do.
@@ -455,6 +472,13 @@ impl Inside {
     }
 }
 
+impl Inside {
+    /// Whether the calling thread is there.
+    fn is_entered() -> bool {
+        INSIDE.get()
+    }
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(false);
@@ -463,7 +487,7 @@ impl Drop for Inside {
 
 /// Keeps a step from what the program would notice of it: `errno`, and system calls at which a thread that
 /// is to be cancelled would end.
-struct Undisturbed {
+pub struct Undisturbed {
     errno: c_int,
     cancel: c_int,
 }
@@ -475,7 +499,8 @@ unsafe extern "C" {
 const CANCEL_DISABLE: c_int = 1;
 
 impl Undisturbed {
-    fn new() -> Self {
+    /// Until it is dropped.
+    pub fn new() -> Self {
         let mut cancel = 0;
         // SAFETY: the calling thread's own; the state is written to a variable of ours.
         unsafe {

@@ -17,7 +17,7 @@ use std::path::Path;
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
 use crate::dir;
-use crate::drive::Inside;
+use crate::drive::{Inside, Undisturbed};
 use crate::files::{FileId, Kind, file_id};
 use crate::layout::rdev;
 use crate::process::{self, Process, process};
@@ -34,16 +34,31 @@ static START: extern "C" fn() = {
         // SAFETY: the calling thread's own.
         let before = unsafe { *libc::__errno_location() };
         signals::begin();
+        // SAFETY: a function that stays. Without room for it, what quick_exit takes along is not said.
+        unsafe { at_quick_exit(leaves_quickly) };
         let _ = catch_unwind(process::start); // without it there is no device
         set_errno(before); // a program expects zero where it begins
     }
     start
 };
 
-/// Ends the process at once, but for what its devices owe.
-fn leave(status: c_int) -> Infallible {
+unsafe extern "C" {
+    fn at_quick_exit(then: extern "C" fn()) -> c_int;
+}
+
+/// `quick_exit` does not come by way of `_exit`'s hook.
+extern "C" fn leaves_quickly() {
+    say_what_is_owed();
+}
+
+fn say_what_is_owed() {
     let leave = || process::own().map(|process| process.drivers.take_leave());
     let _ = catch_unwind(leave); // nobody is left to be told
+}
+
+/// Ends the process at once, but for what its devices owe.
+fn leave(status: c_int) -> Infallible {
+    say_what_is_owed();
     // SAFETY: takes a number.
     unsafe { real::exit_now(status) }
 }
@@ -64,6 +79,7 @@ extern "C" fn _Exit(status: c_int) -> Infallible {
 static END: extern "C" fn() = {
     extern "C" fn end() {
         // A child that was made past `fork` leaves the files to its parent.
+        let _undisturbed = Undisturbed::new();
         let end = || process::own().map(|process| process.end());
         let _ = catch_unwind(end); // nobody is left to be told
     }

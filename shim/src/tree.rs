@@ -34,6 +34,7 @@ const PREFIXES: [(&[u8], &[u8]); 9] = [
 ];
 /// What lists the functions: the machine's own and these. Below it the machine's own are where they always were.
 const LIST: (&[u8], &[u8]) = (b"/sys/bus/pci/devices", b"/bus/pci/devices");
+const LISTED: &str = "bus/pci/devices";
 /// What functions are devices of. By its name programs find the machine's own.
 const BUS: (&[u8], &[u8]) = (b"/sys/bus/pci", b"/bus/pci");
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
@@ -142,8 +143,9 @@ impl Tree {
                 let _ = dir.remove(part); // in most cases there is none
             }
         }
-        if !dir.has("class") {
-            lay_out(&dir, options)?;
+        match dir.has("class") {
+            true => list_anew(&dir, Path::new(OsStr::from_bytes(root.as_bytes()))),
+            false => lay_out(&dir, options)?,
         }
         // As `realpath` has it.
         let root = path(&std::fs::canonicalize(Path::new(OsStr::from_bytes(root.as_bytes())))?)?;
@@ -186,7 +188,9 @@ impl Tree {
         let path = unsafe { CStr::from_ptr(path) }.to_bytes();
         // hwloc looks all of them up from the root directory, which it has opened.
         let skip = usize::from(may_begin_at_root(path) && is_root(dir));
-        let is_list = |prefix: &[u8]| path.strip_suffix(b"/").unwrap_or(path) == prefix;
+        let is_list = |prefix: &[u8]| {
+            path.strip_prefix(prefix).is_some_and(|rest| rest.iter().all(|&byte| byte == b'/'))
+        };
         let listed = is_list(&LIST.0[skip..]).then_some(&LIST);
         let begins = |(prefix, _): &&(&[u8], &[u8])| begins(path, &prefix[skip..]);
         let Some((prefix, inside)) = listed.or_else(|| PREFIXES.iter().find(begins)) else {
@@ -257,17 +261,36 @@ fn own(name: CString) -> io::Result<(CString, Dir)> {
     unreachable!("the last attempt returns")
 }
 
-/// The machine's own PCI functions, for the list of all.
-fn own_functions() -> Vec<(String, Entry)> {
-    // By a name of it that does not lead to the tree.
-    let Ok(all) = std::fs::read_dir("/sys/bus/./pci/devices") else { return Vec::new() };
-    let link = |function: std::fs::DirEntry| {
-        let name = function.file_name().into_string().ok()?;
-        let to =
-            std::fs::canonicalize(function.path()).ok()?.into_os_string().into_string().ok()?;
-        Some((format!("bus/pci/devices/{name}"), Entry::Link(to)))
-    };
-    all.flatten().filter_map(link).collect()
+/// Links to what the machine has on its bus, by their names there, and where they lead: the list of all functions has the
+/// machine's own, and who goes up from it comes to the bus.
+fn on_the_bus() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    // By names that do not lead to the tree.
+    for (from, to) in [("/sys/bus/./pci", "bus/pci"), ("/sys/bus/./pci/devices", LISTED)] {
+        let entries = std::fs::read_dir(from).into_iter().flatten().flatten();
+        let link = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let place = std::fs::canonicalize(entry.path()).ok()?;
+            let is_list = from.ends_with("pci") && name == "devices";
+            (!is_list)
+                .then_some((format!("{to}/{name}"), place.into_os_string().into_string().ok()?))
+        };
+        all.extend(entries.filter_map(link));
+    }
+    all
+}
+
+/// Functions come and go, and a directory that was laid out stays: its list is made what the machine's is.
+fn list_anew(dir: &Dir, root: &Path) {
+    for (name, to) in on_the_bus() {
+        let _ = dir.link(&name, &to); // another process may have been quicker
+    }
+    let entries = std::fs::read_dir(root.join(LISTED)).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| std::fs::metadata(entry.path()).is_err()) {
+        if let Some(name) = entry.file_name().to_str() {
+            let _ = dir.remove(&format!("{LISTED}/{name}")); // so may it here
+        }
+    }
 }
 
 /// Writes the files beside their place and moves them there: of several processes that do, one
@@ -275,7 +298,7 @@ fn own_functions() -> Vec<(String, Entry)> {
 fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
     let scratch = format!(".{}", std::process::id());
     let mut entries = layout::common();
-    entries.extend(own_functions());
+    entries.extend(on_the_bus().into_iter().map(|(name, to)| (name, Entry::Link(to))));
     for index in 0..options.devices {
         entries.extend(layout::device(index, options.addresses.get(index).copied()));
     }

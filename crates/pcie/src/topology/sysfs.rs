@@ -84,6 +84,9 @@ fn entries_inside(real: &Path, dir: &Path) -> Vec<PathBuf> {
     inside(real, dir).and_then(|dir| entries(&dir).ok()).unwrap_or_default()
 }
 
+/// How the functions of preloaded software devices begin (docs/preload.md): they are on no bus of the machine's.
+const SOFTWARE: &str = "be11:";
+
 /// Folders of the functions: of `bus/pci/devices`, or else below `devices/pci*`.
 fn device_dirs(root: &Path, real: &Path) -> Result<Vec<PathBuf>, SysfsError> {
     let dir = root.join("bus/pci/devices");
@@ -96,7 +99,10 @@ fn device_dirs(root: &Path, real: &Path) -> Result<Vec<PathBuf>, SysfsError> {
     };
     let error = match listed {
         Ok(all) if all.len() > MAX_FUNCTIONS => return Err(SysfsError::Many { path: dir }),
-        Ok(all) => return Ok(all),
+        Ok(mut all) => {
+            all.retain(|dir| !name_of(dir).starts_with(SOFTWARE));
+            return Ok(all);
+        }
         Err(error) => error,
     };
     let hosts = entries_inside(real, &root.join("devices")).into_iter().filter(|d| is_host(d));
