@@ -101,12 +101,15 @@ pub(crate) fn fair_rates_within(
     Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
 }
 
+/// The links that a flow crosses, and its rate on each, GB/s.
+pub(crate) type Crossed = Vec<(NodeId, NodeId, f64)>;
+
 /// The links that each flow crosses, with its rate on each alone: all that computed rates have of a topology, beside
 /// memory and collapses.
 pub(crate) fn crossed(
     topology: &Topology,
     flows: &[(NodeId, NodeId)],
-) -> Result<Vec<Vec<(NodeId, NodeId, f64)>>, LoadError> {
+) -> Result<Vec<Crossed>, LoadError> {
     flows.iter().map(|&(from, to)| links(topology, from, to)).collect()
 }
 
