@@ -30,7 +30,7 @@ PROGRAMS='bin/busybox usr/bin/rdma sbin/tc usr/bin/ibv_devinfo
   usr/bin/ib_write_lat usr/bin/ib_read_lat usr/bin/ib_send_lat
   usr/bin/rping usr/bin/udaddy usr/bin/ucmatose usr/bin/rdma_server usr/bin/rdma_client
   usr/bin/rdma_xserver usr/bin/rdma_xclient usr/bin/rstream usr/bin/riostream usr/bin/rcopy
-  usr/bin/cmtime usr/bin/qperf usr/bin/fio usr/bin/fi_pingpong'
+  usr/bin/qperf usr/bin/fio usr/bin/fi_pingpong'
 MODULES='virtio_pci virtio_net crc32_generic ib_uverbs rdma_rxe rdma_ucm sch_netem'
 
 die() {

@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ const SECOND_LOOK_NS: u64 = 10_000;
 /// Steps that the engine's thread takes at most until a message is acknowledged of which the program has had the CQE: the
 /// one that it is in, the one that has the acknowledgement wait for an answer, and the one that says it.
 const LAST_STEPS: u64 = 3;
+/// Nobody leaves: more steps than are ever taken.
 const STAYS: u64 = u64::MAX;
 /// How long a process that ends waits for them at most, and how often it looks. They take a few rests of the thread's.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -422,9 +423,13 @@ impl Drivers {
                 let slot = loop {
                     match slot.try_lock() {
                         Ok(slot) => break Some(slot),
-                        Err(_) if Inside::is_entered() || Instant::now() >= until => break None,
-                        Err(_) => std::thread::sleep(LAST_NAP),
+                        Err(TryLockError::Poisoned(slot)) => break Some(slot.into_inner()),
+                        Err(TryLockError::WouldBlock) => {}
                     }
+                    if Inside::is_entered() || Instant::now() >= until {
+                        break None;
+                    }
+                    std::thread::sleep(LAST_NAP);
                 };
                 if let Some(driver) = slot.as_deref().and_then(Option::as_deref) {
                     what(driver);
@@ -470,9 +475,7 @@ impl Inside {
     pub fn enter() -> Option<Self> {
         (!INSIDE.replace(true)).then(|| Self(()))
     }
-}
 
-impl Inside {
     /// Whether the calling thread is there.
     fn is_entered() -> bool {
         INSIDE.get()

@@ -95,3 +95,24 @@ fn who_is_inside_does_not_come_in_again() {
     drop(inside);
     assert!(Inside::enter().is_some());
 }
+
+/// Another thread that polls has a device's slot most of the time, and the engine's thread is waited for all the same.
+#[test]
+fn a_process_that_ends_waits_beside_threads_that_poll() {
+    let (_nic, mut engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+    let driver = Arc::new(Driver::new(engines[0].helper()));
+    let drivers = Drivers::new(1);
+    drivers.add(0, &driver);
+    let steps = || driver.steps.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let held = drivers.all[0].lock().unwrap();
+        let leaves = scope.spawn(|| drivers.take_leave());
+        std::thread::sleep(Duration::from_millis(5));
+        drop(held);
+        while !leaves.is_finished() {
+            driver.step_for_thread(&mut engines[0], driver.now());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(steps() >= LAST_STEPS, "{}", steps());
+}

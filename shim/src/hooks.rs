@@ -78,8 +78,8 @@ extern "C" fn _Exit(status: c_int) -> Infallible {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {
     extern "C" fn end() {
-        // A child that was made past `fork` leaves the files to its parent.
         let _undisturbed = Undisturbed::new();
+        // A child that was made past `fork` leaves the files to its parent.
         let end = || process::own().map(|process| process.end());
         let _ = catch_unwind(end); // nobody is left to be told
     }

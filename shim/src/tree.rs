@@ -321,3 +321,45 @@ fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
     }
     dir.remove(&scratch)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A directory that the options name, which goes with this.
+    struct Named(PathBuf);
+
+    impl Drop for Named {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_list_that_was_laid_out_before_is_made_what_the_machines_is() {
+        let name = format!("bellpush-list-{}", std::process::id());
+        let named = Named(std::env::temp_dir().join(name));
+        let options = format!(r#"{{"sysfs": "{}"}}"#, named.0.display());
+        let options = Preload::parse(&options).unwrap();
+        Tree::open(&options).unwrap();
+        let list = named.0.join(LISTED);
+        let names = || {
+            let entries = std::fs::read_dir(&list).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let first = names();
+        assert!(first.iter().any(|name| name == "be11:01:00.0"), "{first:?}");
+        // A function went, and others came: all that the machine has.
+        for name in first.iter().filter(|name| *name != "be11:01:00.0") {
+            std::fs::remove_file(list.join(name)).unwrap();
+        }
+        symlink("/sys/devices/pcigone/0000:ff:1f.7", list.join("0000:ff:1f.7")).unwrap();
+        Tree::open(&options).unwrap();
+        assert_eq!(names(), first);
+    }
+}

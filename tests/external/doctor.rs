@@ -7,14 +7,19 @@ use serde_json::Value;
 
 use crate::preloaded::{alone, bellpush, run, there};
 
+/// Whether this build opens cards, and libraries are there for it.
+fn has_cards() -> bool {
+    if !cfg!(feature = "mlx5") {
+        println!("SKIPPED: a build without cards");
+    }
+    cfg!(feature = "mlx5") && there("ibv_devinfo")
+}
+
 /// A put by every path that a card has, and what verbs alone tell of the card.
 #[test]
 fn a_card_is_measured_and_says_what_it_has() {
     let _alone = alone();
-    if !cfg!(feature = "mlx5") {
-        return println!("SKIPPED: a build without cards");
-    }
-    if !there("ibv_devinfo") {
+    if !has_cards() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -55,10 +60,7 @@ fn a_card_is_measured_and_says_what_it_has() {
 #[test]
 fn a_card_whose_paths_fail_cannot_be_used() {
     let _alone = alone();
-    if !cfg!(feature = "mlx5") {
-        return println!("SKIPPED: a build without cards");
-    }
-    if !there("ibv_devinfo") {
+    if !has_cards() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -83,10 +85,7 @@ fn a_card_whose_paths_fail_cannot_be_used() {
 #[test]
 fn a_bench_takes_the_device_for_a_card() {
     let _alone = alone();
-    if !cfg!(feature = "mlx5") {
-        return println!("SKIPPED: a build without cards");
-    }
-    if !there("ibv_devinfo") {
+    if !has_cards() {
         return;
     }
     let size = ["--sizes", "8", "--messages", "20", "--seconds", "0.01"];

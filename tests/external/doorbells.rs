@@ -6,17 +6,13 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use crate::preloaded::{alone, compiled, succeeds};
+use crate::preloaded::{alone, compiled, over_each_link};
 
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("doorbells"));
 
 #[track_caller]
 fn case(name: &str) {
-    let _alone = alone();
-    let Some(program) = &*PROGRAM else { return };
-    for link in ["udp", "shm"] {
-        succeeds(&["--link-type", link], &[program.to_str().unwrap(), name]);
-    }
+    over_each_link(PROGRAM.as_deref(), name);
 }
 
 #[test]

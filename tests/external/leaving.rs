@@ -3,17 +3,13 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use crate::preloaded::{alone, compiled, run, succeeds};
+use crate::preloaded::{alone, compiled, over_each_link, run};
 
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("leaving"));
 
 #[track_caller]
 fn leaves_by(how: &str) {
-    let _alone = alone();
-    let Some(program) = &*PROGRAM else { return };
-    for link in ["udp", "shm"] {
-        succeeds(&["--link-type", link], &[program.to_str().unwrap(), how]);
-    }
+    over_each_link(PROGRAM.as_deref(), how);
 }
 
 #[test]

@@ -337,7 +337,8 @@ pub fn copied_there(guest: &Guest, own: IpAddr, at: IpAddr) -> Result<String, Fa
     if !there("rcopy") {
         return Ok(NOT_THERE.into());
     }
-    let client = format!("rcopy {FOLDER}/root/{FILE} {at}:/tmp/copied");
+    let file = Path::new(FOLDER).join("root").join(FILE);
+    let client = format!("rcopy {} {at}:/tmp/copied", file.display());
     let done = ask_guest(guest, "rcopy", &client, "bytes in", own, (0, true))?;
     guest.run(&format!("cmp /{FILE} /tmp/copied && rm /tmp/copied"), TIMEOUT)?;
     Ok(done)

@@ -202,6 +202,16 @@ pub fn pair_succeeds(options: &[&str], command: &[&str]) -> [String; 2] {
     })
 }
 
+/// Runs a case of a program of `interop/` over each link.
+#[track_caller]
+pub fn over_each_link(program: Option<&Path>, case: &str) {
+    let _alone = alone();
+    let Some(program) = program else { return };
+    for link in ["udp", "shm"] {
+        succeeds(&["--link-type", link], &[program.to_str().unwrap(), case]);
+    }
+}
+
 /// A program of `interop/`, compiled.
 pub fn compiled(name: &str) -> Option<PathBuf> {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

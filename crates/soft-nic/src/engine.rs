@@ -286,9 +286,6 @@ impl Core {
         let requester = Box::new(Requester::new(qp.clone())?);
         let slot =
             self.queues.slots.iter().position(Option::is_none).unwrap_or(self.queues.slots.len());
-        if requester.sq.watches_record() {
-            self.queues.by_record.push(slot);
-        }
         if requester.sq.is_inband() {
             self.queues.inband.push(slot);
         } else {
@@ -298,19 +295,24 @@ impl Core {
                 (false, None) => Kind::Own,
             };
             let shared = (kind != Kind::BlueFlame)
-                .then(|| self.queues.uars.iter_mut().position(|u| u.is(&qp.queues.uar)))
+                .then(|| self.queues.uars.iter_mut().find(|u| u.is(&qp.queues.uar)))
                 .flatten();
-            let at = shared.unwrap_or(self.queues.uars.len());
+            let by_bell = requester.sq.goes_by_bell();
+            let take = |uar: &mut Uar| if by_bell { uar.take_doorbells() } else { Ok(()) };
             match shared {
-                Some(at) => self.queues.uars[at].qps.push(slot),
+                Some(uar) => {
+                    take(uar)?;
+                    uar.qps.push(slot);
+                }
                 None => {
-                    let page = qp.queues.uar.clone();
-                    self.queues.uars.push(Uar::new(page, kind, slot));
+                    let mut uar = Uar::new(qp.queues.uar.clone(), kind, slot);
+                    take(&mut uar)?;
+                    self.queues.uars.push(uar);
                 }
             }
-            if requester.sq.goes_by_bell() {
-                self.queues.uars[at].take_doorbells()?;
-            }
+        }
+        if requester.sq.watches_record() {
+            self.queues.by_record.push(slot);
         }
         self.queues.by_qpn.insert(qp.qpn.0, slot);
         if slot == self.queues.slots.len() {

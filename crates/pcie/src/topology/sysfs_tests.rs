@@ -183,3 +183,18 @@ fn a_copy_does_not_lead_out_of_its_root() {
     fs::remove_dir_all(own.join("bus")).unwrap();
     assert!(lead("devices/pci0000:00").is_err() && lead("devices").is_err());
 }
+
+/// They are on no bus of the machine's, and have no link that carries their rate.
+#[test]
+fn functions_of_software_devices_are_left_out() {
+    let root = tempfile::tempdir().unwrap();
+    for function in ["0000:00:01.0", "be11:01:00.0"] {
+        let dir = root.path().join("bus/pci/devices").join(function);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("vendor"), "0x15b3\n").unwrap();
+        fs::write(dir.join("class"), "0x020700\n").unwrap();
+    }
+    let capture = capture_sysfs(root.path()).unwrap();
+    let has = |address: &str| capture.get(address.parse().unwrap()).is_some();
+    assert!(has("0000:00:01.0") && !has("be11:01:00.0"));
+}

@@ -74,14 +74,17 @@ impl Uar {
     /// that comes is news, also with the bytes of the one before. It costs ringers and engine an atomic operation.
     ///
     /// # Errors
-    /// [`MemError`]; then nothing has changed.
+    /// [`MemError`]; then they are left where they are.
     pub(crate) fn take_doorbells(&mut self) -> Result<(), MemError> {
-        if !std::mem::replace(&mut self.takes, true) {
-            for (offset, seen) in UAR_DOORBELL_OFFSETS.into_iter().zip(&mut self.seen) {
-                // What was seen already is no doorbell any more.
-                self.page.compare_swap(offset, std::mem::take(seen), 0)?;
-            }
+        if self.takes {
+            return Ok(());
         }
+        for (offset, seen) in UAR_DOORBELL_OFFSETS.into_iter().zip(&mut self.seen) {
+            // What was seen already is no doorbell any more.
+            self.page.compare_swap(offset, *seen, 0)?;
+            *seen = 0;
+        }
+        self.takes = true;
         Ok(())
     }
 

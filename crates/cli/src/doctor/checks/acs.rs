@@ -33,6 +33,13 @@ fn with(m: &Machine, bridges: &BTreeSet<Address>, bits: u16) -> (Vec<Address>, S
     (ports, list)
 }
 
+/// The finding, with the lines that clear a bit of these ports' ACS Control, which virtual machines have no say in.
+fn clearing(m: &Machine, finding: Finding, ports: &[Address], bit: u16) -> Finding {
+    let ports = ports.iter().filter(|_| !m.system.is_virtual);
+    let lines = ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000:{bit:04x}"));
+    lines.fold(finding, |finding, line| finding.script(line))
+}
+
 /// What these ports redirect.
 fn redirected(m: &Machine, ports: &[Address]) -> &'static str {
     let is_request = |b: &Address| m.pci.more(*b).acs.is_some_and(|c| c & REQUEST_REDIRECT != 0);
@@ -63,9 +70,7 @@ fn blocking(
         .expected("Translation Blocking off (bit 1 of ACS Control), or ATS of the NICs off")
         .cost("what the NIC has translated is an ACS violation: the request fails")
         .fix(format!("look at ACSCtl of lspci -vvv -s {first}; clear bit 1 after each boot"));
-    let ports = ports.iter().filter(|_| !m.system.is_virtual);
-    let lines = ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000:0002"));
-    Some(lines.fold(finding, |finding, line| finding.script(line)))
+    Some(clearing(m, finding, &ports, TRANSLATION_BLOCKING))
 }
 
 /// Switch ports below which a GPU and a NIC are peers.
@@ -148,19 +153,15 @@ fn of_switches(m: &Machine, tree: &Tree<'_>, gpus: &[Address], nics: &[Address])
 
 /// Ports whose vector decides which peers may be reached. What is redirected is so before (6.12.3).
 fn egress(m: &Machine, bridges: &BTreeSet<Address>, kind: &str) -> Option<Finding> {
-    let is = |b: &&Address| {
-        m.pci.more(**b).acs.is_some_and(|c| c & EGRESS_CONTROL != 0 && c & REQUEST_REDIRECT == 0)
-    };
-    let ports: Vec<String> = bridges.iter().filter(is).map(Address::to_string).collect();
-    let list = ports.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
+    let redirects = |b: &Address| m.pci.more(*b).acs.is_some_and(|c| c & REQUEST_REDIRECT != 0);
+    let open: BTreeSet<Address> = bridges.iter().filter(|b| !redirects(b)).copied().collect();
+    let (ports, list) = with(m, &open, EGRESS_CONTROL);
     let (first, n, of) = (ports.first()?, ports.len(), bridges.len());
     let finding = Finding::warn(format!("{n} of {of} {kind} ports have egress control: {list}"))
         .expected("P2P Egress Control off (bit 5 of ACS Control), or vectors that let peers pass")
         .cost("what a vector blocks is an ACS violation: the request fails, and the GPU's or NIC's with it")
         .fix(format!("look at ACSVec of lspci -vvv -s {first}; clear bit 5 after each boot"));
-    let ports = ports.iter().filter(|_| !m.system.is_virtual);
-    let lines = ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000:0020"));
-    Some(lines.fold(finding, |finding, line| finding.script(line)))
+    Some(clearing(m, finding, &ports, EGRESS_CONTROL))
 }
 
 /// Root ports where GPUs reach the NICs that they are given through root complexes. Redirection costs nothing there: what
