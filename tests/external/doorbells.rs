@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use crate::preloaded::{alone, compiled, over_each_link};
+use crate::preloaded::{compiled, over_each_link};
 
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("doorbells"));
 

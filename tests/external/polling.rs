@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use crate::preloaded::{alone, compiled, over_each_link};
+use crate::preloaded::{compiled, over_each_link};
 
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("polling"));
 
