@@ -1,13 +1,14 @@
 /* The host's side of NCCL's GIN by GDAKI, and the work requests of its kernels, without a GPU: what NCCL 2.30's
  * gin_host_gdaki.cc and its doca-gpunetio ask of the device, in their order and with their fields, with memory of the
  * host in the place of a GPU's; then WQEs, doorbells and looks at CQEs as gin_gdaki.h has them. Prints one line for
- * each thing shown; exits 1 at the first that fails. Arguments: how many puts, then a driver of a GPU
- * (interop/copies.c) whose memory is all that is registered. */
+ * each thing shown; exits 1 at the first that fails. Arguments: how many puts; then `open`, for doorbells that the
+ * object cannot catch, as a GPU's, or a driver of a GPU (interop/copies.c) whose memory is all that is registered. */
 #include "devx.h"
 
 #include <dlfcn.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <signal.h>
 
 enum { UIDX = 0 };
 
@@ -225,14 +226,27 @@ static void store_doorbell(struct qp *qp)
 	__atomic_store_n(qp->reg, htobe64(bell), __ATOMIC_RELEASE);
 }
 
+/* A GPU's stores come to the host's memory by a few to some hundred nanoseconds apart. */
+static void on_the_way(void)
+{
+	static uint32_t some = 1;
+	some = some * 1664525 + 1013904223;
+	for (volatile uint32_t i = 0; i < some >> (24 + (some >> 8) % 8); i++)
+		;
+}
+
 /* submit_db_multi_qps: early doorbells first, then each one's record and its doorbell once more. */
 static void submit(struct qp **qps, int n)
 {
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		store_doorbell(qps[i]);
+		on_the_way();
+	}
 	for (int i = 0; i < n; i++) {
 		store_record(qps[i]);
+		on_the_way();
 		store_doorbell(qps[i]);
+		on_the_way();
 	}
 }
 
@@ -394,7 +408,12 @@ static void errors(struct group *g)
 int main(int argc, char **argv)
 {
 	unsigned long *copies = NULL;
-	if (argc > 2) {
+	if (argc > 2 && !strcmp(argv[2], "open")) {
+		sigset_t faults;
+		sigemptyset(&faults);
+		sigaddset(&faults, SIGSEGV);
+		MUST(!sigprocmask(SIG_BLOCK, &faults, NULL), "mask");
+	} else if (argc > 2) {
 		void *driver = dlopen(argv[2], RTLD_NOW | RTLD_GLOBAL);
 		MUST(driver && (copies = dlsym(driver, "copies_made")), "driver %s", argv[2]);
 		/* All of it in the heap, which is that driver's. */

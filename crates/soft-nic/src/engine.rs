@@ -302,7 +302,7 @@ impl Core {
             match shared {
                 Some(uar) => {
                     take(uar)?;
-                    uar.qps.push(slot);
+                    uar.add(slot)?;
                 }
                 None => {
                     let mut uar = Uar::new(qp.queues.uar.clone(), kind, slot);

@@ -82,7 +82,6 @@ impl Queues {
             if uar.qps.iter().all(|&slot| slots[slot].as_ref().is_some_and(|r| r.is_out())) {
                 continue; // an engine elsewhere looks at them
             }
-            let mut early = false;
             if let Some(rung) = uar.poll() {
                 rung_count += u64::from(rung.iter().any(Option::is_some));
                 // Of a crowd those first whose doorbells are still there to be read.
@@ -91,16 +90,13 @@ impl Queues {
                     let Some(&slot) = by_qpn.get(&qpn.0) else { continue };
                     let is_here = |r: &Requester| uar.is(&r.qp().queues.uar);
                     if slots[slot].as_deref().is_some_and(is_here) {
-                        early |= look(slots, active, slot, rung);
+                        look(slots, active, slot, rung);
                     }
                 }
                 uar.sweep(rung);
             }
             for (slot, rung) in uar.swept() {
-                early |= look(slots, active, slot, rung);
-            }
-            if early {
-                uar.empty();
+                look(slots, active, slot, rung);
             }
             more |= uar.has_more();
         }
@@ -251,18 +247,12 @@ impl Queues {
 /// Looks at what a queue pair's doorbell and record say, and whether they differ. One that has nothing costs no more
 /// than this.
 #[inline]
-fn look(
-    slots: &mut [Option<Box<Requester>>],
-    active: &mut Vec<usize>,
-    slot: usize,
-    rung: Rung,
-) -> bool {
-    let Some(requester) = &mut slots[slot] else { return false };
-    let early = requester.sq.ring(rung);
+fn look(slots: &mut [Option<Box<Requester>>], active: &mut Vec<usize>, slot: usize, rung: Rung) {
+    let Some(requester) = &mut slots[slot] else { return };
+    requester.sq.ring(rung);
     if requester.sq.has_work() {
         activate(requester, slot, active);
     }
-    early
 }
 
 /// Moves queue pairs to ERR whose time a script says has come; when it does something next.

@@ -187,11 +187,7 @@ impl SendQueue {
     /// register alone suffices is this NIC's reading, for ringers that keep no record. It does not
     /// suffice in a ring of 2^15 blocks: a register that is seen a whole ring late gives the index
     /// of a whole ring ahead (models/push.pml, `SHORT_COUNTERS`).
-    ///
-    /// Says whether a register and the record count differently. The register may be ahead: who rings so rings once more,
-    /// with the same bytes, when the record is written ([`crate::queue::uar::Uar::empty`]). Where it is behind, the ringer
-    /// is about to ring again.
-    pub(crate) fn ring(&mut self, registers: Rung) -> bool {
+    pub(crate) fn ring(&mut self, registers: Rung) {
         let blocks = self.qp.attr.sq_blocks;
         let counts = !self.goes_by_record();
         let mut next = None;
@@ -218,7 +214,6 @@ impl SendQueue {
             self.dbr_seen = record;
             self.learn(ahead(dbr_counter(record), self.ci, blocks));
         }
-        next.is_some_and(|next| next != dbr_counter(record))
     }
 
     /// Whether the doorbell record is read when a doorbell comes, and at no other time.
@@ -230,9 +225,7 @@ impl SendQueue {
     pub(crate) fn glance(&mut self) {
         match &mut self.bells {
             Some(bells) => bells.unrung(&self.qp, self.dbr_seen),
-            None => {
-                self.ring(Rung::default());
-            }
+            None => self.ring(Rung::default()),
         }
     }
 
