@@ -383,12 +383,50 @@ static void given(void)
 	close_pair(&p);
 }
 
+/* Arms a CQ as ibv_req_notify_cq does, past the object. Without an event since, the sequence number is the same. */
+static void arm(const struct mlx5dv_cq *cq)
+{
+	uint32_t command = htobe32(1u << 28), half[2] = { command, htobe32(cq->cqn) };
+	uint64_t word;
+	memcpy(&word, half, sizeof word);
+	((volatile uint32_t *)cq->dbrec)[1] = command;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	*(volatile uint64_t *)((char *)cq->cq_uar + 0x20) = word;
+}
+
+/* Two CQs are armed at one register. Who arms its own once more stands over the other's arming with what was seen. */
+static void armed(void)
+{
+	struct pair p;
+	struct mlx5dv_cq cq[2];
+	open_pair(&p);
+	for (int i = 0; i < 2; i++) {
+		struct mlx5dv_obj obj = { .cq = { .in = p.cq[i], .out = &cq[i] } };
+		CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_CQ) == 0);
+	}
+	CHECK(cq[0].cq_uar == cq[1].cq_uar);
+	write_8(&p, 1, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
+	usleep(50000); /* there is an entry, which nobody takes */
+	arm(&cq[0]);
+	usleep(50000); /* that was seen */
+	arm(&cq[1]);
+	arm(&cq[0]);
+	struct pollfd fd = { .fd = p.channel->fd, .events = POLLIN };
+	CHECK(poll(&fd, 1, 5000) == 1);
+	struct ibv_cq *of;
+	void *ctx;
+	CHECK(ibv_get_cq_event(p.channel, &of, &ctx) == 0 && of == p.cq[1]);
+	ibv_ack_cq_events(of, 1);
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "alone", alone }, { "pauses", pauses }, { "threads", threads }, { "handler", handler },
 		{ "blocks", blocks }, { "child", child }, { "again", again }, { "given", given },
 		{ "coroutine", coroutine }, { "masked", masked }, { "moved", moved }, { "alternate", alternate }, { "named", named },
+		{ "armed", armed },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -2,11 +2,12 @@
  *
  * Whoever has sent a message learns that it came, in each of ROUNDS rounds, however the process with the receive has
  * left: `_exit`, as fio's does, `_Exit`, `quick_exit`, `exit`, or at the end of its `main`. A thread that is to be
- * cancelled leaves with its status.
+ * cancelled leaves with its status. Handlers of the end may use a device, and one of a signal may end the process.
  */
 #include "preloaded.h"
 
 #include <pthread.h>
+#include <signal.h>
 
 enum { ROUNDS = 20, SECONDS = 20 };
 
@@ -128,11 +129,104 @@ static void *leaves_cancelled(void *how)
 	exit(7);
 }
 
+static volatile int leaves;
+
+static void *leaves_cancelled_at_once(void *how)
+{
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	leaves = 1;
+	if (strcmp(how, "_exit") == 0)
+		_exit(7);
+	exit(7);
+}
+
+static struct pair *polled;
+
+static void *polls_until_cancelled(void *unused)
+{
+	struct ibv_wc wc;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (;;)
+		ibv_poll_cq(polled->cq[0], 1, &wc);
+	return unused;
+}
+
+/* A thread that may be cancelled at once is, wherever it is at. */
+static void cancelled_at_once(char *how)
+{
+	struct pair p;
+	pthread_t thread;
+	open_end(&p);
+	if (strcmp(how, "polls") == 0) {
+		polled = &p;
+		CHECK(pthread_create(&thread, NULL, polls_until_cancelled, NULL) == 0);
+		usleep(50000);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+		struct ibv_wc wc;
+		CHECK(ibv_poll_cq(p.cq[0], 1, &wc) == 0);
+		exit(7);
+	}
+	CHECK(pthread_create(&thread, NULL, leaves_cancelled_at_once, how) == 0);
+	while (!leaves)
+		;
+	usleep(300);
+	pthread_cancel(thread);
+	pthread_join(thread, NULL);
+	/* Where it was cancelled before it left, the process goes on. */
+	exit(7);
+}
+
+/* Handlers of the end come behind the destructors of what is the thread's own. */
+static void opens_late(void)
+{
+	DIR *dir = opendir("/sys/bus/pci/devices");
+	int n, channels = 0;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	struct ibv_context *ctx = list && n ? ibv_open_device(list[0]) : NULL;
+	if (ctx)
+		channels = ibv_create_comp_channel(ctx) != NULL;
+	_exit(dir && ctx && channels ? 7 : 1);
+}
+
+static void ends(int signal)
+{
+	(void)signal;
+	exit(7);
+}
+
+/* A handler, as of ^C, comes while a device is opened or closed. `exit` is not for handlers, and is called there. */
+static void interrupted(void)
+{
+	for (int i = 0; i < 24; i++) {
+		int status = 0;
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			signal(SIGALRM, ends);
+			ualarm(2000 + i * 700, 0);
+			for (;;)
+				CHECK(ibv_close_device(open_device()) == 0);
+		}
+		double until = now() + SECONDS;
+		while (waitpid(child, &status, WNOHANG) == 0) {
+			if (now() > until) {
+				kill(child, SIGKILL);
+				fail(__LINE__, "a process that is to end does");
+			}
+			usleep(1000);
+		}
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	}
+	exit(7);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3) {
 		struct pair p;
 		pthread_t thread;
+		if (strcmp(argv[1], "at-once") == 0)
+			cancelled_at_once(argv[2]);
 		open_end(&p);
 		CHECK(strcmp(argv[1], "cancelled") == 0);
 		CHECK(pthread_create(&thread, NULL, leaves_cancelled, argv[2]) == 0);
@@ -140,6 +234,10 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	CHECK(argc == 2);
+	if (strcmp(argv[1], "late") == 0)
+		return atexit(opens_late);
+	if (strcmp(argv[1], "interrupted") == 0)
+		interrupted();
 	for (int i = 0; i < ROUNDS; i++) {
 		if (!has_received())
 			continue;

@@ -4,6 +4,7 @@
 #define _FORTIFY_SOURCE 2
 #include <dirent.h>
 #include <limits.h>
+#include <sys/sysmacros.h>
 
 #include "preloaded.h"
 
@@ -219,11 +220,58 @@ static void states(void)
 	SAYS(IB "/ports/1/phys_state", "5: LinkUp");
 }
 
+static void is_device(const char *path)
+{
+	struct stat stat_is;
+	struct statx is;
+	CHECK(stat(path, &stat_is) == 0 && S_ISCHR(stat_is.st_mode));
+	CHECK(statx(AT_FDCWD, path, 0, STATX_ALL, &is) == 0 && is.stx_mode == stat_is.st_mode && is.stx_size == 0);
+	CHECK(makedev(is.stx_rdev_major, is.stx_rdev_minor) == stat_is.st_rdev);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_ALL, &is) == 0 && fstat(fd, &stat_is) == 0);
+	CHECK(is.stx_mode == stat_is.st_mode && S_ISCHR(is.stx_mode));
+	CHECK(makedev(is.stx_rdev_major, is.stx_rdev_minor) == stat_is.st_rdev);
+	close(fd);
+}
+
+/* The same by each way to ask. */
+static void statuses(void)
+{
+	struct stat is;
+	is_device("/dev/infiniband/uverbs0");
+	is_device("/dev/infiniband/rdma_cm");
+	REFUSED(stat("/dev/infiniband/uverbs99", &is), ENOENT);
+	struct statx other;
+	CHECK(statx(AT_FDCWD, "/sys/class/infiniband", 0, STATX_ALL, &other) == 0 && S_ISDIR(other.stx_mode));
+}
+
+/* The child of a process that has ended, and taken its files along; then as another user. Who reads its line waits. */
+static void orphans(void)
+{
+	struct stat is;
+	pid_t parent = getpid(), child = fork();
+	CHECK(child >= 0);
+	if (child > 0)
+		return;
+	for (double until = now() + 10; getppid() == parent; usleep(1000))
+		CHECK(now() < until);
+	usleep(300000);
+	CHECK(stat("/sys/bus/pci/devices", &is) == 0);
+	CHECK(stat("/sys/class/infiniband", &is) == 0);
+	if (getuid() == 0) {
+		CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+		CHECK(stat("/sys/bus/pci/devices", &is) == 0 && opendir("/sys/bus/pci/devices"));
+	}
+	puts("found");
+	exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "functions", functions }, { "lists", lists }, { "subsystems", subsystems }, { "layout", layout },
-		{ "gids", gids }, { "own", own }, { "states", states },
+		{ "gids", gids }, { "own", own }, { "states", states }, { "statuses", statuses },
+		{ "orphans", orphans },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -11,13 +11,15 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use bellpush_mem::here::Here;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
+use crate::cancel;
+use crate::process::lock_until;
 use crate::rings::{LINGER, Rings};
 use crate::trial::Trial;
 
@@ -67,6 +69,8 @@ pub struct Driver {
     thread: OnceLock<Thread>,
     /// Steps that the engine's thread has done.
     steps: AtomicU64,
+    /// Whether the link holds packets.
+    holds: AtomicBool,
     /// The process ends, and nobody polls any more: how many steps are enough; [`STAYS`] before.
     leaves: AtomicU64,
     /// What counts as polling is a thread that has rung, and looks on for the answer.
@@ -93,6 +97,7 @@ impl Driver {
             out: AtomicBool::new(false),
             thread: OnceLock::new(),
             steps: AtomicU64::new(0),
+            holds: AtomicBool::new(false),
             leaves: AtomicU64::new(STAYS),
             lingers: AtomicBool::new(false),
             answers: Trial::default(),
@@ -148,6 +153,7 @@ impl Driver {
                 self.answers.came_soon();
             }
         }
+        self.holds.store(progress.link_holds, Ordering::Relaxed);
         // An unacknowledged message has a timer.
         self.idle.store(progress.next_ns.is_none(), Ordering::Relaxed);
     }
@@ -294,7 +300,7 @@ impl Driver {
         let at_once = engine.try_step(now_ns);
         let progress = at_once.unwrap_or_else(|| engine.step(now_ns));
         self.note(&progress, now_ns, true);
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.steps.fetch_add(1, Ordering::Release); // with `holds`, see `leave`
         match at_once {
             Some(progress) if progress.is_busy() => self.forget_polls(),
             Some(_) => {}
@@ -311,10 +317,13 @@ impl Driver {
         self.wake();
     }
 
-    /// Waits until it has, until then at most.
+    /// Waits until it has, and until the packets have left a link that delays them, until then at most.
     fn leave(&self, until: Instant) {
         let enough = self.leaves.load(Ordering::Relaxed);
-        let behind = || enough.wrapping_sub(self.steps.load(Ordering::Relaxed)) as i64 > 0;
+        let behind = || {
+            let steps = self.steps.load(Ordering::Acquire); // `holds` is of the last of them, or a later one
+            enough.wrapping_sub(steps) as i64 > 0 || self.holds.load(Ordering::Relaxed)
+        };
         while behind() && !self.is_stopped() && Instant::now() < until {
             std::thread::sleep(LAST_NAP);
         }
@@ -420,30 +429,23 @@ impl Drivers {
         let each = |what: &dyn Fn(&Driver)| {
             for slot in self.all.iter().filter(|_| self.here.is_here()) {
                 // Another thread that polls has it for a moment; the interrupted thread itself keeps it.
-                let slot = loop {
-                    match slot.try_lock() {
-                        Ok(slot) => break Some(slot),
-                        Err(TryLockError::Poisoned(slot)) => break Some(slot.into_inner()),
-                        Err(TryLockError::WouldBlock) => {}
-                    }
-                    if Inside::is_entered() || Instant::now() >= until {
-                        break None;
-                    }
-                    std::thread::sleep(LAST_NAP);
-                };
+                let until = if Inside::is_entered() { Instant::now() } else { until };
+                let slot = lock_until(slot, until);
                 if let Some(driver) = slot.as_deref().and_then(Option::as_deref) {
                     what(driver);
                 }
             }
         };
-        let _undisturbed = Undisturbed::new(); // sleeping is a point of cancellation
+        // Sleeping is a point of cancellation. The thread stays without: one that is to be cancelled at once would be here.
+        std::mem::forget(Undisturbed::new());
         each(&Driver::begin_to_leave);
         each(&|driver| driver.leave(until));
     }
 
     /// Gives every engine a turn in the calling thread of the program's; whether there was anything to do.
     pub fn turn(&self, turn: Turn) -> bool {
-        if !self.here.is_here() {
+        // One that may be cancelled at once would be as soon as a step has let cancellation through again, in here.
+        if !self.here.is_here() || cancel::is_at_once() {
             return false;
         }
         let Some(_inside) = Inside::enter() else { return false };

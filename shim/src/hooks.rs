@@ -19,7 +19,6 @@ use crate::context::Context;
 use crate::dir;
 use crate::drive::{Inside, Undisturbed};
 use crate::files::{FileId, Kind, file_id};
-use crate::layout::rdev;
 use crate::process::{self, Process, process};
 use crate::rdma_cm::{self, MAX_COMMAND_BYTES, Named, Outcome};
 use crate::real::{self, Choose, Compare};
@@ -78,7 +77,7 @@ extern "C" fn _Exit(status: c_int) -> Infallible {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {
     extern "C" fn end() {
-        let _undisturbed = Undisturbed::new();
+        std::mem::forget(Undisturbed::new()); // as `take_leave`
         // A child that was made past `fork` leaves the files to its parent.
         let end = || process::own().map(|process| process.end());
         let _ = catch_unwind(end); // nobody is left to be told
@@ -102,13 +101,35 @@ pub fn answer(body: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
 
 /// # Safety
 /// `path` is a C string, or null.
-unsafe fn target<'a>(dir: c_int, path: *const c_char) -> Target<'a> {
+pub unsafe fn target<'a>(dir: c_int, path: *const c_char) -> Target<'a> {
     // SAFETY: as the caller promises.
-    process().map_or(Target::Foreign, |process| unsafe { process.tree.target(dir, path) })
+    let found =
+        process().map_or(Target::Foreign, |process| unsafe { process.tree.target(dir, path) });
+    match found {
+        // Where this process does not come to it (another user by now, another root), the machine's.
+        Target::List(inside) => match inside.with(is_reached) {
+            true => Target::File(inside),
+            false => Target::Foreign,
+        },
+        found => found,
+    }
+}
+
+/// Whether a path of the tree is there, for the process as it is now.
+fn is_reached(inside: &CStr) -> bool {
+    // SAFETY: all zeros are a status, which the call fills in.
+    let is_there = || unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        real::fstatat(libc::AT_FDCWD, inside.as_ptr(), &mut status, 0) == 0
+    };
+    is_there() || {
+        opening(inside);
+        is_there()
+    }
 }
 
 /// A file of the tree is to be opened; where another process may write it as well, the one that is meant.
-fn opening(inside: &CStr) -> Option<dir::Written> {
+pub fn opening(inside: &CStr) -> Option<dir::Written> {
     let path = Path::new(OsStr::from_bytes(inside.to_bytes()));
     let opening = || process::own()?.opening(path);
     catch_unwind(opening).unwrap_or(None) // the file shows what it showed before
@@ -158,12 +179,13 @@ unsafe fn redirect<R>(
     // SAFETY: as the caller promises.
     match unsafe { target(dir, path) } {
         Target::Foreign => call(path),
-        Target::File(inside) | Target::Uverbs(_, inside) | Target::RdmaCm(inside) => {
-            inside.with(|inside| {
-                let written = opening(inside).filter(|_| opens);
-                call(written.as_ref().map_or(inside, dir::Written::path).as_ptr())
-            })
-        }
+        Target::File(inside)
+        | Target::List(inside)
+        | Target::Uverbs(_, inside)
+        | Target::RdmaCm(inside) => inside.with(|inside| {
+            let written = opening(inside).filter(|_| opens);
+            call(written.as_ref().map_or(inside, dir::Written::path).as_ptr())
+        }),
     }
 }
 
@@ -200,7 +222,6 @@ hook_paths! {
         [list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare] -> c_int;
     scandir64 = scandir [] path
         [list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare] -> c_int;
-    statx = statx [dir: c_int] path [flags: c_int, mask: u32, buf: *mut libc::statx] -> c_int;
 }
 
 /// Declares hooks of `fopen`.
@@ -272,7 +293,7 @@ unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::m
         match target(dir, path) {
             Target::Uverbs(index, _) => open_device(index, flags),
             Target::RdmaCm(_) => open_rdma_cm(),
-            Target::File(inside) => inside.with(|inside| {
+            Target::File(inside) | Target::List(inside) => inside.with(|inside| {
                 match opening(inside) {
                     // Its path is a link.
                     Some(written) => {
@@ -307,117 +328,6 @@ hook_opens! {
     open () (mode); open64 () (mode); __open_2 () (); __open64_2 () ();
     openat (dir) (mode); openat64 (dir) (mode); __openat_2 (dir) (); __openat64_2 (dir) ();
 }
-
-/// Makes a status that was filled in that of a character device.
-///
-/// # Safety
-/// `buf` holds a status if `done` is 0.
-unsafe fn as_device(done: c_int, buf: *mut libc::stat, number: u64) -> c_int {
-    if done == 0 {
-        // SAFETY: as the caller promises.
-        unsafe {
-            (*buf).st_mode = libc::S_IFCHR | 0o666;
-            (*buf).st_rdev = number;
-            (*buf).st_size = 0;
-        }
-    }
-    done
-}
-
-/// The status of a path.
-///
-/// # Safety
-/// As `fstatat`.
-unsafe fn stat_path(dir: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match target(dir, path) {
-            Target::Foreign => real::fstatat(dir, path, buf, flags),
-            Target::File(inside) => {
-                inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags))
-            }
-            Target::Uverbs(index, inside) => {
-                let done = inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags));
-                as_device(done, buf, rdev(index))
-            }
-            Target::RdmaCm(inside) => {
-                let done = inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags));
-                as_device(done, buf, tree::RDMA_CM)
-            }
-        }
-    }
-}
-
-/// The status of a descriptor.
-///
-/// # Safety
-/// As `fstat`.
-unsafe fn stat_fd(fd: c_int, buf: *mut libc::stat) -> c_int {
-    // SAFETY: as the caller promises.
-    let done = unsafe { real::fstat(fd, buf) };
-    let find = || {
-        let process = process().filter(|process| done == 0 && !process.files.is_empty())?;
-        // SAFETY: `done` says that the buffer is filled.
-        process.rdev(unsafe { ((*buf).st_dev, (*buf).st_ino) })
-    };
-    match catch_unwind(AssertUnwindSafe(find)) {
-        // SAFETY: `done` says whether the buffer is filled.
-        Ok(Some(number)) => unsafe { as_device(done, buf, number) },
-        _ => done,
-    }
-}
-
-/// Declares hooks for the status of a path. Those with a version are of programs built for glibc
-/// before 2.33; on 64-bit machines there is one version of the struct.
-macro_rules! hook_stats {
-    ($($name:ident ($($version:ident)?) $flags:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name(
-            $($version: c_int,)?
-            path: *const c_char,
-            buf: *mut libc::stat,
-        ) -> c_int {
-            // SAFETY: the program's own arguments.
-            unsafe { stat_path(libc::AT_FDCWD, path, buf, $flags) }
-        }
-    )*};
-}
-hook_stats! {
-    stat () 0; stat64 () 0; __xstat (_version) 0; __xstat64 (_version) 0;
-    lstat () libc::AT_SYMLINK_NOFOLLOW; lstat64 () libc::AT_SYMLINK_NOFOLLOW;
-    __lxstat (_version) libc::AT_SYMLINK_NOFOLLOW; __lxstat64 (_version) libc::AT_SYMLINK_NOFOLLOW;
-}
-
-macro_rules! hook_fstats {
-    ($($name:ident ($($version:ident)?);)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($($version: c_int,)? fd: c_int, buf: *mut libc::stat) -> c_int {
-            // SAFETY: the program's own arguments.
-            unsafe { stat_fd(fd, buf) }
-        }
-    )*};
-}
-hook_fstats! { fstat (); fstat64 (); __fxstat (_version); __fxstat64 (_version); }
-
-macro_rules! hook_stats_at {
-    ($($name:ident ($($version:ident)?);)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name(
-            $($version: c_int,)?
-            dir: c_int,
-            path: *const c_char,
-            buf: *mut libc::stat,
-            flags: c_int,
-        ) -> c_int {
-            // SAFETY: the program's own arguments.
-            unsafe {
-                let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || *path == 0);
-                if empty { stat_fd(dir, buf) } else { stat_path(dir, path, buf, flags) }
-            }
-        }
-    )*};
-}
-hook_stats_at! { fstatat (); fstatat64 (); __fxstatat (_version); __fxstatat64 (_version); }
 
 /// Discovery by netlink would find the machine's own devices: without it libibverbs reads sysfs.
 #[unsafe(no_mangle)]

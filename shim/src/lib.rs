@@ -61,6 +61,7 @@ mod real;
 mod request;
 mod rings;
 mod signals;
+mod status;
 mod symbols;
 mod thread;
 mod trap;

@@ -11,8 +11,8 @@ use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
@@ -67,11 +67,26 @@ struct Slot {
 const MOST_TOLD: usize = 1000;
 /// How long a process that ends waits for what its captures hold back, which is 100 ms at most.
 const CAPTURE: Duration = Duration::from_millis(150);
+/// How long a process that ends waits for what others have locked.
+const END_PATIENCE: Duration = Duration::from_millis(200);
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock, if whoever has it lets it go until then: it may be the very thread that asks, interrupted by a handler.
+pub fn lock_until<T>(mutex: &Mutex<T>, until: Instant) -> Option<MutexGuard<'_, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+        }
+    }
 }
 
 /// The process's state, once the object is initialised and if its options make sense.
@@ -285,23 +300,28 @@ impl Process {
         Ok(cm)
     }
 
-    /// The process ends.
+    /// The process ends. A handler may have called `exit` while the thread was at something here: what is locked for long
+    /// is left alone.
     pub fn end(&self) {
         self.drivers.take_leave();
-        let cm = lock(&self.rdma_cm).clone();
+        let until = Instant::now() + END_PATIENCE;
+        let cm = lock_until(&self.rdma_cm, until).and_then(|cm| cm.clone());
         cm.inspect(|cm| cm.farewell());
-        for index in 0..self.options.devices {
-            if let Some(device) = self.opened(index) {
+        let devices = lock_until(&self.devices, until);
+        let of = |slot: &Slot| slot.open.upgrade();
+        let open: Vec<_> = devices.iter().flat_map(|slots| slots.iter().map(of)).collect();
+        drop(devices);
+        for (index, device) in open.iter().enumerate() {
+            if let Some(device) = device {
                 device::tell_counts(index, &device.nic);
                 device.nic.flush_recording();
-                std::mem::forget(device); // whoever has it, it is not to be closed from here
             }
         }
         // The engine of a device that is still open writes them.
-        let open = |slot: &Slot| slot.open.strong_count() > 0;
-        if self.options.pcap.is_some() && lock(&self.devices).iter().any(open) {
+        if self.options.pcap.is_some() && open.iter().any(Option::is_some) {
             std::thread::sleep(CAPTURE);
         }
+        std::mem::forget(open); // whoever has them, they are not to be closed from here
         self.tree.remove();
     }
 

@@ -130,6 +130,7 @@ mod tests {
         under_way: false,
         more: false,
         next_ns: None,
+        link_holds: false,
     };
     const CAME: Progress = Progress { doorbells: 0, arrivals: 1, ..RANG };
 

@@ -56,6 +56,8 @@ pub struct Tree {
     root: CString,
     /// Whether this process made the directory, and removes it when it ends.
     made: AtomicBool,
+    /// The process ends: nothing is laid out any more.
+    ended: AtomicBool,
 }
 
 /// What a path is.
@@ -64,6 +66,8 @@ pub enum Target<'a> {
     Foreign,
     /// A file of the tree.
     File(Inside<'a>),
+    /// The list of PCI functions, which the machine has as well.
+    List(Inside<'a>),
     /// The character device with this index, and the file that stands for it.
     Uverbs(usize, Inside<'a>),
     /// The connection manager's device, and the file that stands for it.
@@ -149,12 +153,12 @@ impl Tree {
         }
         // As `realpath` has it.
         let root = path(&std::fs::canonicalize(Path::new(OsStr::from_bytes(root.as_bytes())))?)?;
-        Ok(Self { root, made: made.into() })
+        Ok(Self { root, made: made.into(), ended: false.into() })
     }
 
     /// The same tree for the child of a fork, which leaves it to its parent.
     pub fn inherited(&self) -> Self {
-        Self { root: self.root.clone(), made: false.into() }
+        Self { root: self.root.clone(), made: false.into(), ended: false.into() }
     }
 
     /// Lays the files out again if whoever made them has ended and taken them along: a program that
@@ -163,6 +167,9 @@ impl Tree {
         match self.dir() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             found => return found.map(drop),
+        }
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::NotFound.into());
         }
         match dir::make(&self.root) {
             // A child beside this one was quicker.
@@ -201,6 +208,9 @@ impl Tree {
             return Target::Foreign;
         }
         let to = Inside(parts);
+        if listed.is_some() {
+            return Target::List(to);
+        }
         if path == &RDMA_CM_PATH[skip..] {
             return Target::RdmaCm(to);
         }
@@ -231,8 +241,9 @@ impl Tree {
         Path::new(OsStr::from_bytes(self.root.as_bytes()))
     }
 
-    /// Removes a directory that this process made.
+    /// Removes a directory that this process made, as it ends.
     pub fn remove(&self) {
+        self.ended.store(true, Ordering::Relaxed);
         if self.is_made() {
             let _ = std::fs::remove_dir_all(self.path()); // nobody is left to be told
         }

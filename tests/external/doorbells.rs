@@ -79,3 +79,8 @@ fn threads_named_as_the_objects_own_are_looked_at() {
 fn a_fault_in_a_step_leaves_the_alternate_stack_alone() {
     case("alternate");
 }
+
+#[test]
+fn an_arming_that_anothers_stands_over_is_seen() {
+    case("armed");
+}

@@ -25,6 +25,43 @@ fn a_message_is_acknowledged_whose_receiver_ends_in_order() {
     leaves_by("main");
 }
 
+/// What a wire delays it does not lose.
+#[test]
+fn a_message_is_acknowledged_over_a_link_that_delays() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    for (link, how) in [("delay=1ms", "_exit"), ("delay=20ms", "_exit"), ("delay=5ms", "main")] {
+        let ended = run(&["--link", link], &[program.to_str().unwrap(), how]);
+        assert_eq!(ended.code, Some(0), "{link}, {how}: {}", ended.text);
+    }
+}
+
+#[track_caller]
+fn leaves_with_7(arguments: &[&str]) {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    let ended = run(&[], &[&[program.to_str().unwrap()], arguments].concat());
+    assert_eq!(ended.code, Some(7), "{arguments:?}: {}", ended.text);
+    assert!(!ended.text.contains("panicked"), "{arguments:?}: {}", ended.text);
+}
+
+#[test]
+fn a_thread_that_may_be_cancelled_at_once_takes_nobody_along() {
+    leaves_with_7(&["at-once", "_exit"]);
+    leaves_with_7(&["at-once", "exit"]);
+    leaves_with_7(&["at-once", "polls"]);
+}
+
+#[test]
+fn handlers_of_the_end_open_devices() {
+    leaves_with_7(&["late"]);
+}
+
+#[test]
+fn a_handler_ends_a_process_that_opens_devices() {
+    leaves_with_7(&["interrupted"]);
+}
+
 /// Nothing in there is a point of cancellation that is none without a device.
 #[test]
 fn a_thread_that_is_to_be_cancelled_leaves_with_its_status() {

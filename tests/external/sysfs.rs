@@ -87,3 +87,20 @@ fn the_ports_state_is_shown_as_it_is() {
     std::fs::write(&path, script).unwrap();
     case(&["--fault", path.to_str().unwrap()], &[], "states");
 }
+
+#[test]
+fn the_status_of_a_device_is_the_same_by_each_call() {
+    case(&[], &[], "statuses");
+    let _alone = alone();
+    let text = succeeds(&[], &["stat", "-c", "%F", "/dev/infiniband/uverbs0"]);
+    assert_eq!(text, "character special file\n");
+}
+
+/// Nor does a user who may not look into the files lose the machine's own functions.
+#[test]
+fn a_child_whose_parent_took_the_files_along_has_them() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    let text = succeeds(&[], &[program.to_str().unwrap(), "orphans"]);
+    assert!(text.contains("found\n"), "{text}");
+}

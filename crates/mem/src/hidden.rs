@@ -171,8 +171,9 @@ impl<F: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Hidden<F> {
 impl<F> Hidden<F> {
     /// Tells who gathers what this thread keeps.
     pub fn is_watched(&self) {
-        GATHERED.with_borrow_mut(|gathered| {
-            if let Some(gathered) = gathered {
+        // What is made by a handler of the process's end, behind the destructors of the thread's own, nobody gathers.
+        let _ = GATHERED.try_with(|gathered| {
+            if let Some(gathered) = &mut *gathered.borrow_mut() {
                 gathered.push(self.mark);
             }
         });
@@ -275,10 +276,10 @@ pub fn hidden_in(range: RangeInclusive<RawFd>) -> impl Iterator<Item = RawFd> {
 
 /// What this thread begins to keep while it does something.
 pub fn gather<R>(work: impl FnOnce() -> R) -> (R, Vec<Mark>) {
-    let outer = GATHERED.replace(Some(Vec::new()));
+    let gathers = |marks| GATHERED.try_with(|gathered| gathered.replace(marks)).ok().flatten();
+    let outer = gathers(Some(Vec::new()));
     let result = work();
-    let gathered = GATHERED.replace(outer).unwrap_or_default();
-    (result, gathered)
+    (result, gathers(outer).unwrap_or_default())
 }
 
 /// In the child of a fork: closes what the parent keeps, which the child would hold open as long

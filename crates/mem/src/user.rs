@@ -275,15 +275,20 @@ fn with_scratch(work: impl FnOnce(RawFd) -> bool) -> bool {
     thread_local! {
         static SCRATCH: RefCell<Option<Hidden<File>>> = const { RefCell::new(None) };
     }
-    SCRATCH.with_borrow_mut(|scratch| {
+    let mut work = Some(work);
+    let mut with = |scratch: &mut Option<Hidden<File>>| {
         if !scratch.as_ref().is_some_and(Hidden::is_there) {
             // SAFETY: the name is a C string; what comes back is checked.
             let fd = unsafe { libc::memfd_create(c"bellpush-scratch".as_ptr(), libc::MFD_CLOEXEC) };
             // SAFETY: a new descriptor that nobody else has.
             *scratch = (fd >= 0).then(|| Hidden::new(unsafe { File::from_raw_fd(fd) }));
         }
-        scratch.as_ref().is_some_and(|file| work(file.as_raw_fd()))
-    })
+        let work = work.take();
+        scratch.as_ref().zip(work).is_some_and(|(file, work)| work(file.as_raw_fd()))
+    };
+    // A handler of the process's end comes behind the destructors of the thread's own.
+    let done = SCRATCH.try_with(|scratch| with(&mut scratch.borrow_mut()));
+    done.unwrap_or_else(|_| with(&mut None))
 }
 
 /// Moves bytes through the scratch file: the system copies on both sides.

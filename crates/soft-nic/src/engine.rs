@@ -20,7 +20,7 @@ use crate::objects::cq::Cq;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Carried, Scratch};
-use crate::queue::uar::{ArmPage, Kind, Uar};
+use crate::queue::uar::{ArmPage, Kind, Rung, Uar};
 use crate::record::Turn;
 use crate::report::SendReport;
 use crate::service::Transport;
@@ -55,6 +55,8 @@ pub struct Progress {
     pub more: bool,
     /// When a queue pair that waits is to be tried again, in the time of `now_ns`.
     pub next_ns: Option<u64>,
+    /// Whether the link holds packets: what was sent has not left yet.
+    pub link_holds: bool,
 }
 
 impl Progress {
@@ -186,8 +188,13 @@ impl Seat {
         };
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         let core = core?;
-        let of = |r: &Requester| (r.qp().qpn.0, r.report());
-        Some(core.queues.slots.iter().flatten().map(|r| of(r)).collect())
+        let Queues { slots, uars, .. } = &core.queues;
+        let of = |(slot, r): (usize, &Requester)| {
+            let uar = uars.iter().find(|uar| uar.qps.contains(&slot));
+            (r.qp().qpn.0, r.report(uar.map_or_else(Rung::default, Uar::taken)))
+        };
+        let all = slots.iter().enumerate().filter_map(|(slot, r)| Some((slot, r.as_deref()?)));
+        Some(all.map(of).collect())
     }
 }
 
@@ -375,9 +382,7 @@ impl Core {
         for list in [inband, by_record, active, failed] {
             list.retain(|&s| s != slot);
         }
-        for uar in &mut self.queues.uars {
-            uar.qps.retain(|&s| s != slot);
-        }
+        self.queues.uars.iter_mut().for_each(|uar| uar.remove(slot));
         self.queues.uars.retain(|u| !u.qps.is_empty());
         // Last: nothing of this engine names it any more, whatever becomes of that.
         if let Some(requester) = &mut removed {

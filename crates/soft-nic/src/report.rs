@@ -9,6 +9,7 @@ use crate::SoftNic;
 use crate::objects::cq::CqReport;
 use crate::objects::qp::Qp;
 use crate::queue::sq::SendQueue;
+use crate::queue::uar::Rung;
 use crate::service::outstanding::Outstanding;
 use bellpush_nic::{QpState, QpType, QueuePair};
 use bellpush_wire::Qpn;
@@ -54,20 +55,27 @@ pub struct SendReport {
     pub on_way: usize,
     /// Index and opcode of the oldest of those.
     pub oldest: Option<(u16, Opcode)>,
+    /// What was last rung at registers of its page out of which doorbells are taken.
+    pub(crate) rung: Rung,
 }
 
 impl SendReport {
-    pub(crate) fn new(sq: &SendQueue, (on_way, oldest): (usize, Option<&Outstanding>)) -> Self {
+    pub(crate) fn new(
+        sq: &SendQueue,
+        (on_way, oldest): (usize, Option<&Outstanding>),
+        rung: Rung,
+    ) -> Self {
         let oldest = oldest.map(|message| (message.counter, message.opcode));
-        Self { posted: sq.producer(), taken: sq.position(), on_way, oldest }
+        Self { posted: sq.producer(), taken: sq.position(), on_way, oldest, rung }
     }
 }
 
 impl QpReport {
     fn new(qp: &Qp, send: Option<SendReport>) -> Self {
-        let register = |offset| {
-            let word = qp.queues.uar.load_u64(offset, Ordering::Relaxed).unwrap_or(0);
-            (word != 0).then(|| Doorbell::parse(word))
+        let taken = send.map_or_else(Rung::default, |send| send.rung);
+        let register = |at: usize| {
+            let word = qp.queues.uar.load_u64(UAR_DOORBELL_OFFSETS[at], Ordering::Relaxed);
+            word.ok().filter(|&word| word != 0).or(taken[at]).map(Doorbell::parse)
         };
         let record = qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Relaxed).unwrap_or(0);
         Self {
@@ -75,7 +83,7 @@ impl QpReport {
             kind: qp.kind,
             state: QueuePair::state(qp),
             record: dbr_counter(record),
-            registers: UAR_DOORBELL_OFFSETS.map(register),
+            registers: std::array::from_fn(register),
             blocks: qp.attr.sq_blocks,
             send,
             send_cq: qp.send_cq.report(),

@@ -36,7 +36,7 @@ use crate::error::Refusal;
 use crate::events::EventPipe;
 use crate::files::Kind;
 use crate::layout;
-use crate::process::Process;
+use crate::process::{Process, lock_until};
 use crate::thread::Quiet;
 
 pub use abi::VERSION;
@@ -185,14 +185,14 @@ impl RdmaCm {
 
     /// The program ends: its peers are told.
     pub fn farewell(&self) {
-        let mut state = self.state();
+        let until = Instant::now() + FAREWELL;
+        let Some(mut state) = lock_until(&self.state, until) else { return };
         for channel in state.files.keys().copied().collect::<Vec<_>>() {
             state.ids.close(self.now_ns(), channel);
         }
         flush(&mut state);
         let devices: Vec<_> = state.devices.iter().flatten().cloned().collect();
         drop(state);
-        let until = Instant::now() + FAREWELL;
         while devices.iter().any(|device| !device.nic.has_sent_mads()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }

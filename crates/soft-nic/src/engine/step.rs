@@ -230,6 +230,7 @@ impl Queues {
             port.flush();
             progress.more |= port.is_full();
             if let Some(at) = port.poll_at() {
+                progress.link_holds = true;
                 note(Visit::Later(at), progress);
             }
         }

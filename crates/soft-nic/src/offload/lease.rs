@@ -16,11 +16,14 @@ impl Core {
         let alone = match self.queues.uars.iter().find(|uar| uar.qps.contains(&slot)) {
             Some(uar) if uar.qps.len() > 1 => {
                 // Two on a page: their registers are looked at here.
-                for &other in &uar.qps {
+                for other in uar.qps.clone() {
                     let Some(requester) = &mut self.queues.slots[other] else { continue };
                     if requester.recall() {
-                        requester.look(&mut Tally::default());
-                        requester.leased = None;
+                        // What it had yet to take is taken here.
+                        self.resume(other, &mut Tally::default());
+                        if let Some(requester) = &mut self.queues.slots[other] {
+                            requester.leased = None;
+                        }
                     }
                 }
                 false

@@ -19,6 +19,8 @@ pub(crate) struct Uar {
     kind: Kind,
     /// Doorbells are taken out of their registers: see [`Uar::take_doorbells`].
     takes: bool,
+    /// What was taken last of each.
+    taken: Rung,
     /// Slots of the queue pairs in the engine.
     pub(crate) qps: Vec<usize>,
     /// A round of looks at all of them, after a ring: what rang, where the round is, how many are left.
@@ -50,6 +52,7 @@ impl Uar {
             seen,
             kind,
             takes: false,
+            taken: Rung::default(),
             qps: vec![slot],
             rung: Rung::default(),
             at: 0,
@@ -81,7 +84,21 @@ impl Uar {
             self.take_doorbells()?;
         }
         self.qps.push(slot);
+        self.start_round_over();
         Ok(())
+    }
+
+    /// A queue pair goes.
+    pub(crate) fn remove(&mut self, slot: usize) {
+        self.qps.retain(|&other| other != slot);
+        self.start_round_over();
+    }
+
+    /// A round under way counts in a list that has changed: it would leave one out.
+    fn start_round_over(&mut self) {
+        if self.has_more() {
+            self.sweep(Rung::default());
+        }
     }
 
     /// From now on doorbells are taken out of their registers as they are seen, and before any record is looked at: each
@@ -196,8 +213,14 @@ impl Uar {
             // One that comes meanwhile stays for the next look.
             let _ = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
             rung[register] = Some(word);
+            self.taken[register] = Some(word);
         }
         is_whole
+    }
+
+    /// What was last rung at each register, of those that are taken: for people.
+    pub(crate) fn taken(&self) -> Rung {
+        self.taken
     }
 
     /// Whether doorbells are taken.
@@ -216,13 +239,12 @@ impl Uar {
 /// A UAR page as the consumers of CQs ring there to arm them.
 pub(crate) struct ArmPage {
     page: View,
-    seen: u64,
     cqs: Vec<Weak<Cq>>,
 }
 
 impl ArmPage {
     pub(crate) fn new(page: View) -> Self {
-        Self { page, seen: 0, cqs: Vec::new() }
+        Self { page, cqs: Vec::new() }
     }
 
     pub(crate) fn is(&self, page: &View) -> bool {
@@ -239,13 +261,15 @@ impl ArmPage {
         self.cqs.push(cq);
     }
 
-    /// Has the page's CQs answer when the register changed: one of several rings survives there,
-    /// the records tell the rest.
+    /// Has the page's CQs answer when somebody has rung: one of several rings survives there, the records tell the rest.
+    /// The word is taken, as another ring of the same bytes may stand over another CQ's: who arms again before an event has
+    /// come does so with the same sequence number.
     pub(crate) fn poll(&mut self) {
         // Acquire: the arm record was written before.
-        let word = self.page.poll_u64(UAR_CQ_DOORBELL_OFFSET, self.seen).unwrap_or(0);
-        if word != self.seen {
-            self.seen = word;
+        let word = self.page.poll_u64(UAR_CQ_DOORBELL_OFFSET, 0).unwrap_or(0);
+        if word != 0 {
+            // One that comes meanwhile stays for the next look. Before the records are read.
+            let _ = self.page.compare_swap(UAR_CQ_DOORBELL_OFFSET, word, 0);
             self.cqs.iter().filter_map(Weak::upgrade).for_each(|cq| cq.armed());
         }
     }
@@ -326,6 +350,40 @@ mod tests {
         assert_eq!(uar.swept().count(), 2, "it may have rung over another's");
         let rung = uar.poll().unwrap();
         assert_eq!((rung[0], rung[1]), (None, Some(bell(8))));
+    }
+
+    /// What the first 32 rang over is found by the round, whoever comes and goes meanwhile.
+    #[test]
+    fn a_round_leaves_nobody_out_when_queue_pairs_come_and_go() {
+        let changes: [fn(&mut Uar); 3] = [
+            |uar| uar.remove(0),
+            |uar| uar.add(40).unwrap(),
+            |uar| (0..8).for_each(|slot| uar.remove(slot)),
+        ];
+        for (started_at, change) in changes.into_iter().flat_map(|it| [(0, it), (32, it)]) {
+            let (page, mut uar) = page(Kind::Foreign, 40);
+            uar.at = started_at;
+            ring(&page, bell(7));
+            let rung = uar.poll().unwrap();
+            uar.sweep(rung);
+            let mut seen: Vec<_> = uar.swept().map(|(slot, _)| slot).collect();
+            assert_eq!(seen.len(), ROUND);
+            change(&mut uar);
+            while uar.has_more() {
+                seen.extend(uar.swept().map(|(slot, _)| slot));
+            }
+            let unseen: Vec<_> = uar.qps.iter().filter(|slot| !seen.contains(slot)).collect();
+            assert!(unseen.is_empty(), "{unseen:?} from {started_at}");
+        }
+    }
+
+    #[test]
+    fn what_was_taken_is_told() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        ring(&page, bell(7));
+        uar.poll().unwrap();
+        assert!(uar.poll().is_none());
+        assert_eq!(uar.taken()[0], Some(bell(7)));
     }
 
     #[test]

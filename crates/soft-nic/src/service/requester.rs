@@ -9,6 +9,7 @@ use crate::link::port::Port;
 use crate::objects::qp::Qp;
 use crate::offload::Lease;
 use crate::queue::sq::{Carried, Scratch, SendQueue};
+use crate::queue::uar::Rung;
 use crate::report::SendReport;
 use crate::service::Transport;
 use crate::service::local::capture::InprocCapture;
@@ -126,10 +127,10 @@ impl Requester {
         &self.sq.qp
     }
 
-    /// What is posted, taken and on its way.
-    pub(crate) fn report(&self) -> SendReport {
+    /// What is posted, taken and on its way. `taken` are doorbells of its page that were taken out of their registers.
+    pub(crate) fn report(&self, taken: Rung) -> SendReport {
         let on_way = self.transport.as_ref().map_or((0, None), Transport::on_way);
-        SendReport::new(&self.sq, on_way)
+        SendReport::new(&self.sq, on_way, taken)
     }
 
     /// Whether an engine elsewhere has the queue pair.
