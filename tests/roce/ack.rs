@@ -7,7 +7,8 @@ use crate::queue_pairs::{Pair, attr, inline, packet_nics_over};
 use bellpush::nic::soft::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, TxBatch,
 };
-use bellpush::nic::{Change, Nic, QpState, QueuePair};
+use bellpush::nic::{Change, Nic, NicAddress, QpState, QueuePair};
+use bellpush::wire::cm::MAD_BYTES;
 use bellpush::wire::wqe::{Opcode, SendWr};
 
 /// How many packets each call of [`Link::send`] took.
@@ -17,6 +18,7 @@ struct Watched {
     inner: ShmLink,
     joins: bool,
     sends: Sends,
+    lengths: Sends,
 }
 
 impl Link for Watched {
@@ -41,7 +43,9 @@ impl Link for Watched {
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        let lengths: Vec<_> = batch.iter().map(|packet| packet.bytes.len()).collect();
         let taken = self.inner.send(now_ns, batch)?;
+        self.lengths.lock().unwrap().extend(&lengths[..taken]);
         self.sends.lock().unwrap().push(taken);
         Ok(taken)
     }
@@ -66,12 +70,19 @@ impl Link for Watched {
 
 /// Two NICs, and what B's link was given.
 fn pair(joins: bool) -> (Pair, Sends) {
-    let sends = [Sends::default(), Sends::default()];
+    let (pair, sends, _) = watched_pair(joins);
+    (pair, sends)
+}
+
+/// The same, and the lengths of the packets that B's link has taken.
+fn watched_pair(joins: bool) -> (Pair, Sends, Sends) {
+    let all: [[Sends; 2]; 2] = Default::default();
     let nics = packet_nics_over(true, |host, inner| {
-        Box::new(Watched { inner, joins, sends: sends[usize::from(host) - 1].clone() })
+        let [sends, lengths] = all[usize::from(host) - 1].clone();
+        Box::new(Watched { inner, joins, sends, lengths })
     });
-    let [_, sends] = sends;
-    (Pair::of(nics, &attr(), &attr(), &Change::default()), sends)
+    let [_, [sends, lengths]] = all;
+    (Pair::of(nics, &attr(), &attr(), &Change::default()), sends, lengths)
 }
 
 /// A write of A that has come to B in its first step; B's poster answers after that step, or not.
@@ -110,6 +121,23 @@ fn an_acknowledgement_without_an_answer_leaves_at_the_next_visit() {
     assert_eq!(count(&sends), 0, "held");
     p.step();
     assert_eq!(count(&sends), 1);
+}
+
+/// Such as the word that it disconnects: who hears that first takes its last message for lost.
+#[test]
+fn a_management_datagram_overtakes_no_acknowledgement() {
+    let (mut p, _, lengths) = watched_pair(true);
+    let payload = inline(b"last");
+    let write = SendWr::new(Opcode::RdmaWrite).payload(&payload);
+    p.a.host.send(&write.to(p.b.buf.at(0), p.b.buf.mr.rkey)).unwrap();
+    p.step();
+    assert!(lengths.lock().unwrap().is_empty(), "control: it is held");
+    let (NicAddress::Ip(to), _) = p.nics[0].address() else { panic!() };
+    p.nics[1].send_mad(to, [0; MAD_BYTES]).unwrap();
+    p.step();
+    let lengths = lengths.lock().unwrap();
+    let (acknowledgement, mad) = (12 + 4 + 4, 12 + 8 + MAD_BYTES + 4); // BTH, AETH or DETH, ICRC
+    assert_eq!(**lengths, [acknowledgement, mad]);
 }
 
 #[test]

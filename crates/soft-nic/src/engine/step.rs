@@ -61,7 +61,10 @@ impl Core {
         queues.take_state_changes(attention);
         if let Some(port) = port {
             progress.more |= queues.receive(port, device, &mut cx);
-            device.gsi.send(port);
+            if device.gsi.has_something() {
+                queues.acknowledge(port);
+                device.gsi.send(port);
+            }
             cx.port = Some(port);
         }
         queues.work(&mut cx, &mut progress);
@@ -180,6 +183,18 @@ impl Queues {
         });
         self.visited = NOBODY;
         came > 0
+    }
+
+    /// Says what is to be acknowledged, ahead of a management datagram. A card's acknowledgements leave as messages come; a
+    /// peer that hears first that it is disconnected moves its queue pair to ERR, with what it has sent.
+    #[cold]
+    fn acknowledge(&mut self, port: &mut Port) {
+        for requester in self.slots.iter_mut().flatten() {
+            let Requester { sq, transport, .. } = &mut **requester;
+            if let Some(transport) = transport {
+                transport.acknowledge(&sq.qp, port);
+            }
+        }
     }
 
     /// Visits the queue pairs that have work, or may have; sends what they built.

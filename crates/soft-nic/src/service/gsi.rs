@@ -79,11 +79,14 @@ impl Gsi {
         self.notices().is_empty() && self.waiting().is_empty()
     }
 
+    /// Whether anything may wait to be sent.
+    #[inline]
+    pub(crate) fn has_something(&self) -> bool {
+        self.has.load(Ordering::Relaxed)
+    }
+
     /// Sends what waits, as far as there is room.
     pub(crate) fn send(&self, port: &mut Port) {
-        if !self.has.load(Ordering::Relaxed) {
-            return;
-        }
         let mut notices = self.notices();
         notices.drain(..).for_each(|notice| port.tell(notice));
         let mut waiting = self.waiting();

@@ -273,6 +273,15 @@ impl Transport {
         visit
     }
 
+    /// What it has received it acknowledges now, unless something has to come before.
+    pub(crate) fn acknowledge(&mut self, qp: &Qp, port: &mut Port) {
+        match &mut self.service {
+            Of::Rc(rc) => rc.acknowledge(qp, port),
+            Of::Dct(target) => target.farewell(port),
+            Of::Local(_) | Of::Uc(_) | Of::Ud(_) => {}
+        }
+    }
+
     /// The queue pair goes: what it owes its peer leaves before it.
     pub(crate) fn farewell(&mut self, port: &mut Port) {
         match &mut self.service {

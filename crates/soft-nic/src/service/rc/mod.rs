@@ -165,6 +165,13 @@ impl Rc {
         if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
     }
 
+    /// Says what it has received, unless responses are due or WRITEs are yet to land.
+    pub(crate) fn acknowledge(&mut self, qp: &Qp, port: &mut Port) {
+        if !self.responder.owes() && !self.responder.waits_for(qp) {
+            self.responder.farewell(port);
+        }
+    }
+
     /// The queue pair goes: see [`Responder::farewell`].
     pub(crate) fn farewell(&mut self, port: &mut Port) {
         self.responder.farewell(port);
