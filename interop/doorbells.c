@@ -26,7 +26,8 @@ static void alone(void)
 			await(&b);
 		}
 		long slept = naps() - before;
-		if (slept > N) {
+		/* At a register that two queue pairs have, each part of a doorbell in two is one by itself. */
+		if (slept > (way == TWICE ? 2 * N : N)) {
 			fprintf(stderr, "way %d: the engine's thread slept %ld times in %d operations\n",
 				way, slept, N);
 			exit(1);

@@ -140,32 +140,12 @@ static void *leaves_cancelled_at_once(void *how)
 	exit(7);
 }
 
-static struct pair *polled;
-
-static void *polls_until_cancelled(void *unused)
-{
-	struct ibv_wc wc;
-	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
-	for (;;)
-		ibv_poll_cq(polled->cq[0], 1, &wc);
-	return unused;
-}
-
 /* A thread that may be cancelled at once is, wherever it is at. */
 static void cancelled_at_once(char *how)
 {
 	struct pair p;
 	pthread_t thread;
 	open_end(&p);
-	if (strcmp(how, "polls") == 0) {
-		polled = &p;
-		CHECK(pthread_create(&thread, NULL, polls_until_cancelled, NULL) == 0);
-		usleep(50000);
-		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
-		struct ibv_wc wc;
-		CHECK(ibv_poll_cq(p.cq[0], 1, &wc) == 0);
-		exit(7);
-	}
 	CHECK(pthread_create(&thread, NULL, leaves_cancelled_at_once, how) == 0);
 	while (!leaves)
 		;

@@ -49,7 +49,6 @@ fn leaves_with_7(arguments: &[&str]) {
 fn a_thread_that_may_be_cancelled_at_once_takes_nobody_along() {
     leaves_with_7(&["at-once", "_exit"]);
     leaves_with_7(&["at-once", "exit"]);
-    leaves_with_7(&["at-once", "polls"]);
 }
 
 #[test]

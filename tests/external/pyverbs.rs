@@ -39,6 +39,7 @@ const REASONS: &[(&str, &str)] = &[
     ("huge pages", "the machine has no huge pages set aside"),
     ("scapy", "needs python3-scapy"),
     ("PCI device", "a PCI function that a program drives by itself (vfio): there is none"),
+    ("switchdev mode", "flow steering between functions: the device is no switch"),
     ("does not support reformat", "flow steering: the device has none"),
     ("LAG affinity", "the device has one port"),
     ("128B compression", "compressed CQEs: the device has none, and libmlx5 reads none"),

@@ -207,15 +207,18 @@ impl Uar {
     #[inline]
     fn take(&mut self, register: usize, rung: &mut Rung) -> bool {
         let word = self.load(register);
-        // Half of a register that is written in two parts names nobody yet.
-        let is_whole = Doorbell::parse(word).qpn != Qpn(0);
-        if is_whole {
-            // One that comes meanwhile stays for the next look.
-            let _ = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
-            rung[register] = Some(word);
-            self.taken[register] = Some(word);
+        // Half of a register that is written in two parts names nobody yet. Where several ring, the records may tell.
+        if Doorbell::parse(word).qpn == Qpn(0) {
+            let came = word != 0 && word != self.seen[register] && self.qps.len() > 1;
+            self.seen[register] = word;
+            return came;
         }
-        is_whole
+        // One that comes meanwhile stays for the next look.
+        let _ = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
+        self.seen[register] = 0;
+        rung[register] = Some(word);
+        self.taken[register] = Some(word);
+        true
     }
 
     /// What was last rung at each register, of those that are taken: for people.
@@ -336,6 +339,20 @@ mod tests {
 
     fn bell(qpn: u64) -> u64 {
         (0x0100_0000_0000 | qpn << 8).to_be()
+    }
+
+    /// Whoever waits for an answer waits at the first part as well, and rings no second one meanwhile.
+    #[test]
+    fn the_first_part_of_a_doorbell_has_records_looked_at_once() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        let at = UAR_DOORBELL_OFFSETS[0];
+        for _ in 0..2 {
+            page.store_u32(at, bell(7) as u32, Ordering::Release).unwrap();
+            assert_eq!(uar.poll(), Some(Rung::default()));
+            assert!(uar.poll().is_none());
+            page.store_u32(at + 4, (bell(7) >> 32) as u32, Ordering::Release).unwrap();
+            assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(bell(7))));
+        }
     }
 
     #[test]
