@@ -239,3 +239,23 @@ fn gpus_that_are_left_out_are_known_by_their_order() {
         assert_eq!(own["severity"], severity, "{name} {more:?}: {own}");
     }
 }
+
+/// CUDA numbers the GPUs of which a container has the nodes, from 0 on.
+#[test]
+fn numbers_are_those_of_the_given_gpus() {
+    for (drop, of, severity) in [
+        ("nvidia0", "0", "fine"),
+        ("nvidia1", "0", "fine"),
+        ("nvidia0", "1", "prevents"),
+        ("nvidia0", "0,1", "warning"),
+    ] {
+        let more = [format!("drop dev/{drop}"), format!("env CUDA_VISIBLE_DEVICES={of}")];
+        let dir = machine("ib-container", &[&more[0], &more[1]]);
+        let told = json(dir.path());
+        let mut all = told["findings"].as_array().unwrap().iter();
+        let own = all.find(|f| f["check"] == "env-cuda").unwrap();
+        assert_eq!(own["severity"], severity, "{more:?}: {own}");
+        let kernels = if severity == "prevents" { "cpu" } else { "gpu" };
+        assert_eq!(told["kernels"], kernels, "{more:?}: {told}");
+    }
+}
