@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::diagnoses::{json, machine};
+use crate::diagnoses::{json, machine, on};
 use crate::doctor::{findings_of, found_of_grown};
 
 /// The link layer of a port is told. Of one that does not show it nothing of RoCE is looked at, and that is told too: it
@@ -61,6 +61,28 @@ fn reads_below_the_most_are_told() {
     let [least, less] =
         [("18:00.0", 256), ("9a:00.0", 512)].map(|(at, n)| format!("pci 0000:{at} mrrs={n}"));
     assert_eq!(told(&[&least, &less]), [is("warning", first, 256), is("note", second, 512)]);
+}
+
+/// Of a virtual function the physical one's sizes and ordering count; of a physical one in a guest they are the host's to
+/// set.
+#[test]
+fn a_guest_sets_no_sizes() {
+    let of = |name: &str, more: &[&str]| {
+        let dir = machine(name, more);
+        let all = findings_of(dir.path()).unwrap().into_iter();
+        let own =
+            all.filter(|f| ["pcie-mps", "pcie-mrrs", "pcie-relaxed"].contains(&f[0].as_str()));
+        let about: Vec<_> = own.filter(|f| f[1] != "fine").map(|f| f[0].clone()).collect();
+        (about, on(dir.path(), &["--fix"]).1)
+    };
+    let (about, script) = of("vf-in-guest", &[]);
+    assert!(about.is_empty() && !script.contains("setpci"), "{about:?}: {script}");
+    let physical = "pci 0000:82:00.0 device=0x1021";
+    let (about, script) = of("vf-in-guest", &[physical]);
+    assert_eq!(about, ["pcie-mps", "pcie-mrrs", "pcie-relaxed"]);
+    assert!(script.contains("# a virtual machine: on the host") && !script.contains("setpci"));
+    let (_, script) = of("no-relaxed-ordering", &[]);
+    assert!(script.contains("\nsetpci -s 0000:82:00.0 CAP_EXP+8.w=0010:0010"), "{script}");
 }
 
 /// Counters of lost and repeated packets that grow while a card is measured are a fault of it; those of other cards, and

@@ -136,19 +136,24 @@ fn rate(generation: u32, lanes: u32) -> f64 {
     speed.map_or(f64::NAN, LinkSpeed::raw_gbps)
 }
 
+/// Whether a device's Device Control can be asked for sizes and ordering. What does not answer has none; another check
+/// tells of it. A virtual function has its physical one's: its own fields are reserved and read 0, which is 128 B (PCIe
+/// base specification 9.3.5; Linux, drivers/pci/probe.c, pci_configure_relaxed_ordering()).
+fn has_control(m: &Machine, a: Address) -> bool {
+    !m.is_gone(a) && !m.pci.is_virtual(a)
+}
+
 pub fn mps(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, _) = devices(m, &tree);
     let (mut all, mut fine, mut hidden) =
         (Vec::new(), BTreeMap::<u32, Vec<Address>>::new(), Vec::new());
     let supports = supports(m, &tree);
-    // What does not answer has no MPS; another check tells of it.
-    for a in devices.into_iter().filter(|a| !m.is_gone(*a)) {
+    for a in devices.into_iter().filter(|a| has_control(m, *a)) {
         let support = supports.get(&top(&tree, a)).copied().flatten();
         let in_use = tree.capture().get(a).and_then(|f| f.mps);
         let (Some(support), Some(in_use)) = (support, in_use) else {
-            // A virtual function has its physical one's.
-            hidden.extend((!tree.capture().is_virtual(a)).then_some(a));
+            hidden.push(a);
             continue;
         };
         let uneven = smaller_above(m, &tree, a, in_use).or_else(|| larger_above(m, &tree, a));
@@ -234,6 +239,9 @@ fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
     let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
     for gpu in m.gpus().into_iter().take(RANKED) {
         for nic in candidates(tree).into_iter().take(RANKED).filter(|_| !m.rdma.is_empty()) {
+            if m.pci.is_virtual(nic) {
+                continue;
+            }
             if !matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb)) {
                 continue;
             }
@@ -316,20 +324,20 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     }
     let (mut all, mut hidden) = (Vec::new(), Vec::new());
     let (mut right, mut less) = (Vec::new(), BTreeMap::<u32, Vec<Address>>::new());
-    for a in candidates(&tree).into_iter().filter(|a| !m.is_gone(*a)) {
+    for a in candidates(&tree).into_iter().filter(|a| has_control(m, *a)) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
-            None => hidden.extend((!tree.capture().is_virtual(a)).then_some(a)),
-            Some(bytes) if bytes < LEAST_MRRS => all.push(
-                Finding::warn(format!("MRRS of {bytes} B"))
+            None => hidden.push(a),
+            Some(bytes) if bytes < LEAST_MRRS => {
+                let finding = Finding::warn(format!("MRRS of {bytes} B"))
                     .of(named(m, &tree, a))
                     .expected("512 B or more; 4096 B for the most")
                     .cost(reads(bytes))
                     .fix(
                         "set bits 14:12 of Device Control; the firmware's setting comes back \
                      at boot",
-                    )
-                    .script(format!("setpci -s {} CAP_EXP+8.w=5000:7000", quoted(&a.to_string()))),
-            ),
+                    );
+                all.push(setting(m, finding, a, "5000:7000"));
+            }
             Some(bytes) if bytes < MOST_MRRS => less.entry(bytes).or_default().push(a),
             Some(_) => right.push(a),
         }
@@ -345,6 +353,15 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     }
     all.extend(hidden_config(m, &tree, &hidden, "MRRS"));
     all
+}
+
+/// The finding, with the line that sets bits of a device's Device Control. A guest has no say in them: its hypervisor
+/// may keep what it writes to itself.
+fn setting(m: &Machine, finding: Finding, a: Address, bits: &str) -> Finding {
+    match m.system.is_virtual {
+        true => finding.script("# a virtual machine: on the host, bellpush doctor there"),
+        false => finding.script(format!("setpci -s {} CAP_EXP+8.w={bits}", quoted(&a.to_string()))),
+    }
 }
 
 /// Requests that a long read is cut into.
@@ -364,8 +381,7 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
     }
     let is_amd = m.system.cpu.known().is_some_and(|cpu| cpu.contains("AMD"));
     let (mut off, mut on, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
-    let is_asked = |a: &Address| !tree.capture().is_virtual(*a) && !m.is_gone(*a);
-    for a in candidates(&tree).into_iter().filter(is_asked) {
+    for a in candidates(&tree).into_iter().filter(|a| has_control(m, *a)) {
         match m.pci.more(a).relaxed {
             Some(true) => on.push(a),
             Some(false) => off.push(a),
@@ -394,8 +410,7 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
                  and Broadwell",
             );
         if is_amd {
-            let line = format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()));
-            finding = finding.script(line);
+            finding = setting(m, finding, a, "0010:0010");
         }
         all.push(finding);
     }

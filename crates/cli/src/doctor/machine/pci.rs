@@ -6,6 +6,12 @@ use bellpush::pcie::topology::{Address, Capture, Kind, Tree, capture_sysfs};
 
 use crate::doctor::read::{Root, Seen};
 
+const MELLANOX: u16 = 0x15b3;
+
+/// Virtual functions of mlx5 (Linux, drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_core_pci_table:
+/// MLX5_PCI_DEV_IS_VF).
+const VIRTUAL: [u16; 8] = [0x1012, 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3];
+
 /// What the topology leaves out of a GPU, a NIC or a bridge above one.
 #[derive(Debug, Clone)]
 pub struct More {
@@ -91,6 +97,15 @@ impl Pci {
     /// The tree of its bridges.
     pub fn tree(&self) -> Option<Tree<'_>> {
         self.capture.known().map(Tree::new)
+    }
+
+    /// Whether a function is a virtual one, in its guest as well, where nothing names its physical one. Of those of
+    /// ConnectX the device id says so.
+    pub fn is_virtual(&self, address: Address) -> bool {
+        let Some(capture) = self.capture.known() else { return false };
+        let id = capture.get(address).and_then(|f| Some((f.vendor?, f.device?)));
+        let is_mlx5 = |(vendor, id)| vendor == MELLANOX && VIRTUAL.contains(&id);
+        capture.is_virtual(address) || id.is_some_and(is_mlx5)
     }
 
     /// More of a function; nothing where nothing was read.
