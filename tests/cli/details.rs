@@ -85,6 +85,32 @@ fn a_guest_sets_no_sizes() {
     assert!(script.contains("\nsetpci -s 0000:82:00.0 CAP_EXP+8.w=0010:0010"), "{script}");
 }
 
+/// No fix leads to sizes that are a fault themselves: one MPS of all, and no larger reads before that.
+#[test]
+fn fixes_of_sizes_leave_no_fault() {
+    let told = |name: &str, check: &str| {
+        let told = json(machine(name, &[]).path());
+        let all = told["findings"].as_array().unwrap().iter();
+        let own: Vec<Value> = all.filter(|f| f["check"] == check).cloned().collect();
+        assert!(!own.is_empty(), "{name}: {told}");
+        own
+    };
+    for name in ["mps-128", "mps-mismatch", "mps-below", "mps-peers", "mps-of-firmware"] {
+        for f in told(name, "pcie-mps").iter().filter(|f| f["severity"] != "fine") {
+            let fix = f["fix"].as_str().unwrap();
+            assert!(fix.contains("pcie_bus_safe") && !fix.contains("pcie_bus_perf"), "{name}: {f}");
+        }
+    }
+    for f in told("mps-for-peers", "pcie-mps") {
+        assert!(f["found"].as_str().unwrap().ends_with("by pci=pcie_bus_peer2peer"), "{f}");
+    }
+    let notes = told("mrrs-of-mps", "pcie-mrrs");
+    let is_it = |f: &&Value| f["found"] == "MRRS of 256 B, and an MPS below the bridge's";
+    assert!(notes.iter().any(|f| is_it(&f) && f["severity"] == "note"), "{notes:?}");
+    let script = on(machine("mrrs-of-mps", &[]).path(), &["--fix"]).1;
+    assert!(!script.contains("setpci"), "{script}");
+}
+
 /// Counters of lost and repeated packets that grow while a card is measured are a fault of it; those of other cards, and
 /// pauses, are worth knowing. Any other counter that grows is none of these.
 #[test]

@@ -186,7 +186,7 @@ pub const CHECKS: &[Check] = &[
         id: "pcie-mps",
         about: "maximum payload size, beside what the way supports",
         source: "PCIe base specification 7.5.3.3, 7.5.3.4; Linux, kernel-parameters.txt \
-                 (pci=pcie_bus_perf)",
+                 (pci=pcie_bus_safe)",
         run: pcie::mps,
     },
     Check {

@@ -136,6 +136,12 @@ fn rate(generation: u32, lanes: u32) -> f64 {
     speed.map_or(f64::NAN, LinkSpeed::raw_gbps)
 }
 
+/// What gives all below a root port one MPS. `pcie_bus_perf` does not: each device gets the largest of its own and its
+/// bridge's, and an MRRS that keeps to it, which holds for reads of memory and not for what peers write
+/// (Linux, drivers/pci/probe.c, pcie_write_mps(), pcie_write_mrrs()).
+const EVEN: &str = "boot with pci=pcie_bus_safe, or set the size in the firmware; all below a root \
+                    port need the same";
+
 /// Whether a device's Device Control can be asked for sizes and ordering. What does not answer has none; another check
 /// tells of it. A virtual function has its physical one's: its own fields are reserved and read 0, which is 128 B (PCIe
 /// base specification 9.3.5; Linux, drivers/pci/probe.c, pci_configure_relaxed_ordering()).
@@ -169,16 +175,19 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
         let found = format!("MPS of {in_use} B");
         // Without a card the rate of a GPU's own transfers is no matter of the network.
         let is_small = in_use < LEAST_MPS && !m.rdma.is_empty();
-        let finding = if is_small { Finding::warn(found) } else { Finding::note(found) };
+        // Of everything, which lets any two devices be peers.
+        let is_chosen = m.system.booted_for_pci("pcie_bus_peer2peer");
+        let finding = match is_small && !is_chosen {
+            true => Finding::warn(found),
+            false if is_chosen => Finding::note(format!("{found}, by pci=pcie_bus_peer2peer")),
+            false => Finding::note(found),
+        };
         all.push(
             finding
                 .of(named(m, &tree, a))
                 .expected(format!("{possible} B, which everything below the root port supports"))
                 .cost(slower(in_use, possible))
-                .fix(
-                    "boot with pci=pcie_bus_perf, or set the size in the firmware; both ends \
-                 of a link need the same",
-                ),
+                .fix(EVEN),
         );
     }
     all.extend(smaller_peers(m, &tree));
@@ -206,7 +215,7 @@ fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Optio
             .cost(
                 "the bridge takes larger writes for malformed TLPs: a fatal error, the link resets",
             )
-            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+            .fix(EVEN),
     )
 }
 
@@ -228,8 +237,15 @@ fn larger_above(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<Finding> {
                 "completions and peers' writes of the bridge's size are malformed TLPs to the \
                  device: a fatal error",
             )
-            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+            .fix(EVEN),
     )
+}
+
+/// Whether the bridge above has a larger MPS: reads that ask for no more than the own one are answered within it.
+fn is_below_larger(tree: &Tree<'_>, a: Address) -> bool {
+    let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
+    let above = tree.chain(a).last().copied().and_then(mps);
+    above.zip(mps(a)).is_some_and(|(above, own)| above > own)
 }
 
 /// GPUs and NICs below one switch, of which the one has a larger MPS than the other, or than a
@@ -268,7 +284,7 @@ fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
                         "the larger writes of the one are malformed TLPs to the other: a fatal \
                          error",
                     )
-                    .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+                    .fix(EVEN),
             );
         }
     }
@@ -327,6 +343,20 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     for a in candidates(&tree).into_iter().filter(|a| has_control(m, *a)) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
             None => hidden.push(a),
+            Some(bytes) if bytes < MOST_MRRS && is_below_larger(&tree, a) => {
+                let finding =
+                    Finding::note(format!("MRRS of {bytes} B, and an MPS below the bridge's"));
+                all.push(
+                    finding
+                        .of(named(m, &tree, a))
+                        .expected("one MPS of both (check pcie-mps) before a larger MRRS")
+                        .cost(format!(
+                            "{}; with a larger one, completions of the bridge's size are malformed \
+                             TLPs to the device",
+                            reads(bytes)
+                        )),
+                );
+            }
             Some(bytes) if bytes < LEAST_MRRS => {
                 let finding = Finding::warn(format!("MRRS of {bytes} B"))
                     .of(named(m, &tree, a))

@@ -159,6 +159,13 @@ impl System {
         self.cmdline.known().is_some_and(|line| line.split_whitespace().any(|w| w == word))
     }
 
+    /// Whether `pci=` has a word on the kernel's command line.
+    pub fn booted_for_pci(&self, word: &str) -> bool {
+        let line = self.cmdline.known().map_or("", String::as_str);
+        let lists = line.split_whitespace().filter_map(|w| w.strip_prefix("pci="));
+        lists.flat_map(|list| list.split(',')).any(|own| own == word)
+    }
+
     /// Whether a module is loaded.
     pub fn module(&self, name: &str) -> bool {
         self.modules.known().is_some_and(|all| all.contains(name))
