@@ -85,6 +85,23 @@ fn a_guest_sets_no_sizes() {
     assert!(script.contains("\nsetpci -s 0000:82:00.0 CAP_EXP+8.w=0010:0010"), "{script}");
 }
 
+/// A guest's root ports say nothing of the host's, whether its devices are virtual functions or whole ones.
+#[test]
+fn a_guests_root_ports_are_no_platform() {
+    let guest = "file proc/cpuinfo = model~name~:~AMD~EPYC~9374F|flags~:~fpu~hypervisor~vme";
+    let redirects = "pci 0000:00:01.1 acs=0x1d";
+    for (name, more) in [("vf-in-guest", &[][..]), ("roce-genoa", &[guest, redirects])] {
+        let all = findings_of(machine(name, more).path()).unwrap();
+        for (check, part) in [("platform", "root ports of a hypervisor"), ("acs", "a hypervisor's")]
+        {
+            let own: Vec<_> = all.iter().filter(|f| f[0] == check).collect();
+            assert!(own.len() == 1 && own[0][1] == "unseen" && own[0][3].contains(part), "{own:?}");
+        }
+    }
+    let all = findings_of(machine("roce-genoa", &[]).path()).unwrap();
+    assert!(all.iter().any(|f| f[0] == "platform" && f[3].contains("(Genoa)")), "{all:?}");
+}
+
 /// No fix leads to sizes that are a fault themselves: one MPS of all, and no larger reads before that.
 #[test]
 fn fixes_of_sizes_leave_no_fault() {

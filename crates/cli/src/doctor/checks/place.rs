@@ -193,6 +193,15 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
     if pairs.is_empty() || through == 0 {
         return Vec::new();
     }
+    // A guest's root ports are its hypervisor's, whatever CPU they stand for.
+    if m.system.is_virtual {
+        let found = format!(
+            "{through} of {} GPUs reach their NIC through root ports of a hypervisor: the host's tree \
+             and ACS decide what is forwarded",
+            pairs.len()
+        );
+        return vec![Finding::unseen(found, "bellpush doctor on the host")];
+    }
     let cpu = short(m.system.cpu.known().map_or("unknown CPU", String::as_str));
     let of = format!(
         "{through} of {} GPUs reach their NIC through a root complex of {cpu}",

@@ -108,9 +108,7 @@ impl System {
             release: root.text("proc/sys/kernel/osrelease"),
             cmdline: root.text("proc/cmdline"),
             cpu: info.clone().parse("cpuinfo", |text| crate::values::cpu_name(text)),
-            is_virtual: cpuinfo
-                .lines()
-                .any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
+            is_virtual: crate::values::is_guest(cpuinfo),
             is_arm: info.known().map(|text| text.contains("CPU implementer")),
             locked: root.text("proc/self/limits").parse("limits", |text| locked(text)),
             capabilities: status.parse("status", capabilities),
