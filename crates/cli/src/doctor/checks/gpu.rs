@@ -61,11 +61,15 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return all;
     }
     if m.nvidia.gpus.is_empty() {
+        let needs: BTreeSet<_> = gpus.iter().map(|gpu| least::other_module(m, *gpu)).collect();
+        let needed = needs.first().copied().flatten().filter(|_| needs.len() == 1);
+        let found = format!("the driver has none of {count} GPUs");
+        let (found, fix) = without(found, needed);
         all.push(
-            Finding::prevents(&[Need::Gpu], format!("the driver has none of {count} GPUs"))
+            Finding::prevents(&[Need::Gpu], found)
                 .expected("all of them in /proc/driver/nvidia/gpus")
                 .cost("CUDA finds no GPU")
-                .fix(LOST),
+                .fix(fix),
         );
         return all;
     }
@@ -108,6 +112,17 @@ pub const NOT_GIVEN: &str = "not given to this container";
 const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus); reset the GPU \
                     or power the machine off and on";
 
+/// That the driver lacks GPUs, and what to do about it: they may need the other kernel module.
+fn without(found: String, needed: Option<&str>) -> (String, String) {
+    match needed {
+        Some(kind) => (
+            format!("{found}: the {kind} kernel module alone drives such a GPU"),
+            format!("install the {kind} kernel module of the driver in the place of the other"),
+        ),
+        None => (found, LOST.to_owned()),
+    }
+}
+
 /// A GPU that the driver does not have.
 fn lost(m: &Machine, address: Address) -> Option<Finding> {
     let cost = "CUDA does not see this GPU";
@@ -128,12 +143,14 @@ fn lost(m: &Machine, address: Address) -> Option<Finding> {
     if m.nvidia.gpus.iter().any(|(a, _)| *a == address) {
         return None;
     }
+    let (found, fix) =
+        without("the driver does not have it".to_owned(), least::other_module(m, address));
     Some(
-        Finding::warn("the driver does not have it")
+        Finding::warn(found)
             .expected("every GPU in /proc/driver/nvidia/gpus")
             .cost(cost)
             .lacks_of_gpu(Need::Gpu, address)
-            .fix(LOST),
+            .fix(fix),
     )
 }
 

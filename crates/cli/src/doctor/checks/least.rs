@@ -34,6 +34,32 @@ fn older(device: u16) -> Option<(&'static str, &'static str)> {
     own.map(|(_, generation, capability)| (*generation, *capability))
 }
 
+/// GPUs that the open kernel module alone drives, by PCI device id: Blackwell (GB100 and GB102, GB202, GB110) and Grace
+/// Hopper (pci.ids; Linux, drivers/vfio/pci/nvgrace-gpu/main.c). Others of these generations are not told apart.
+const OPEN_ALONE: [RangeInclusive<u16>; 6] = [
+    0x2900..=0x29ff,
+    0x2b80..=0x2bff,
+    0x31c2..=0x31c3,
+    0x2342..=0x2342,
+    0x2345..=0x2345,
+    0x2348..=0x2348,
+];
+
+/// The kernel module that a GPU needs, where the driver's is the other: the open one has no GPU from before Turing, the
+/// closed one no Blackwell and no Grace Hopper (NVIDIA Driver Installation Guide, "Kernel Modules").
+pub fn other_module(m: &Machine, gpu: Address) -> Option<&'static str> {
+    other_than(m.pci.capture.known()?.get(gpu)?.device?, m.nvidia.is_open()?)
+}
+
+/// The same of a PCI device id.
+fn other_than(device: u16, is_open: bool) -> Option<&'static str> {
+    let is_old = older(device).is_some_and(|(generation, _)| generation != "Turing");
+    match is_open {
+        true => is_old.then_some("closed"),
+        false => OPEN_ALONE.iter().any(|ids| ids.contains(&device)).then_some("open"),
+    }
+}
+
 /// What is said of versions that bellpush refuses.
 const REFUSED: &str = "bellpush refuses its CUDA: kernels run on CPU threads";
 const LEAST: &str = "driver 550 or later: CUDA 12.4";
@@ -241,6 +267,22 @@ mod tests {
             (0x2bb5, None),                    // RTX PRO 6000 Blackwell Server
         ] {
             assert_eq!(older(device).map(|(name, _)| name), generation, "{device:#06x}");
+        }
+    }
+
+    /// Which kernel module drives a GPU, by the GPU's id.
+    #[test]
+    fn device_ids_tell_the_module() {
+        for (device, is_open, needs) in [
+            (0x1db6, true, Some("closed")), // V100
+            (0x1eb8, true, None),           // T4
+            (0x1eb8, false, None),
+            (0x2330, false, None),         // H100
+            (0x2345, false, Some("open")), // GH200
+            (0x2901, false, Some("open")), // B200
+            (0x2901, true, None),
+        ] {
+            assert_eq!(other_than(device, is_open), needs, "{device:#06x}");
         }
     }
 }
