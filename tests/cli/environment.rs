@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use crate::diagnoses::{folder, json, machine, on};
 use crate::doctor::findings_of;
 
@@ -257,5 +259,15 @@ fn numbers_are_those_of_the_given_gpus() {
         assert_eq!(own["severity"], severity, "{more:?}: {own}");
         let kernels = if severity == "prevents" { "cpu" } else { "gpu" };
         assert_eq!(told["kernels"], kernels, "{more:?}: {told}");
+    }
+    // A scheduler takes the right to the nodes.
+    for (of, severity) in [("0", "fine"), ("1", "prevents")] {
+        let dir = machine("slurm-one", &[&format!("env CUDA_VISIBLE_DEVICES={of}")]);
+        let told = json(dir.path());
+        let all = told["findings"].as_array().unwrap();
+        let own = all.iter().find(|f| f["check"] == "env-cuda").unwrap();
+        assert_eq!(own["severity"], severity, "{of}: {own}");
+        let is_it = |f: &Value| f["found"].as_str().unwrap().starts_with("no right to its node");
+        assert!(all.iter().any(is_it), "{told}");
     }
 }

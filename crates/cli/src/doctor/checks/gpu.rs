@@ -6,6 +6,7 @@ use bellpush::pcie::topology::{Address, Kind};
 
 use super::least;
 use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::gpu::is_number;
 use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
 use crate::doctor::verdict::label;
@@ -48,6 +49,7 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return vec![no_driver(m, count)];
     }
     let mut all = nodes(m);
+    all.extend(rights(m));
     let gpus_of_driver = usable(m);
     all.extend(least::generation(m, &gpus_of_driver));
     let mut of_driver = least::driver(m, &gpus_of_driver);
@@ -92,7 +94,7 @@ fn usable(m: &Machine) -> Vec<Address> {
 /// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.
 fn driven(m: &Machine, count: usize, is_all: bool) -> Option<Finding> {
     let has_node = |a: Address| !m.has_dev || m.nvidia.makes_nodes || !m.nvidia.lacks_node(a);
-    let is_it = |a: Address| !m.is_gone(a) && has_node(a);
+    let is_it = |a: Address| !m.is_gone(a) && has_node(a) && !m.nvidia.refuses(a);
     let have: Vec<_> = m.nvidia.gpus.iter().filter(|(a, _)| is_it(*a)).collect();
     let mut models: Vec<&str> = have.iter().map(|(_, model)| model.as_str()).collect();
     models.dedup();
@@ -127,7 +129,10 @@ fn without(found: String, needed: Option<&str>) -> (String, String) {
 fn lost(m: &Machine, address: Address) -> Option<Finding> {
     let cost = "CUDA does not see this GPU";
     if !m.is_given(address) {
-        return Some(Finding::note(NOT_GIVEN).cost(cost));
+        let is_inside = m.container().is_some();
+        let found =
+            if is_inside { NOT_GIVEN } else { "no right to its node: not given to this process" };
+        return Some(Finding::note(found).cost(cost));
     }
     let bound = m.pci.more(address).driver;
     if let Some(other) = bound.filter(|d| d != "nvidia") {
@@ -227,6 +232,31 @@ fn nodes(m: &Machine) -> Vec<Finding> {
         }
     };
     all.into_iter().map(mended).collect()
+}
+
+/// That this process has no right to nodes that CUDA opens in any case, or to that of any GPU.
+fn rights(m: &Machine) -> Option<Finding> {
+    let driver = &m.nvidia;
+    let gpus: Vec<Address> =
+        driver.gpus.iter().map(|(a, _)| *a).filter(|a| m.is_given(*a)).collect();
+    let is_shut = |name: &&String| {
+        let of_all = matches!(name.as_str(), "nvidiactl" | "nvidia-uvm");
+        of_all || !driver.opens_any() && name.strip_prefix("nvidia").is_some_and(is_number)
+    };
+    let shut: Vec<String> =
+        driver.refused.iter().filter(is_shut).map(|name| format!("/dev/{name}")).collect();
+    if shut.is_empty() || !m.has_dev {
+        return None;
+    }
+    let finding = Finding::warn(short(&format!("no right to {}", shut.join(", "))))
+        .expected("the right to read and write /dev/nvidiactl, /dev/nvidia-uvm and a GPU's node")
+        .cost("CUDA finds no GPU")
+        .fix(
+            "ask the scheduler for a GPU; or join the group of the nodes, which the module's options \
+             NVreg_DeviceFileGID and NVreg_DeviceFileMode set",
+        )
+        .source("NVIDIA driver README, \"Device Nodes\"; slurm cgroup.conf(5), ConstrainDevices");
+    Some(gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu)))
 }
 
 fn no_driver(m: &Machine, count: usize) -> Finding {
