@@ -197,3 +197,26 @@ fn ports_say_what_they_redirect_and_block() {
     let all = told("roce-genoa", &root);
     assert!(is(&all, "warning", "1 of 4 root ports block translated requests"), "{all:?}");
 }
+
+/// A configuration space of 256 bytes shows nobody more; ATS of a NIC elsewhere is no matter of a port.
+#[test]
+fn ports_without_extended_capabilities_are_told() {
+    let told = |more: &[&str]| {
+        let all = findings_of(machine("ib-switches", more).path()).unwrap().into_iter();
+        all.filter(|f| f[0] == "acs").collect::<Vec<_>>()
+    };
+    let short = ["17:00.0", "17:04.0"].map(|at| format!("pci 0000:{at} config=256"));
+    let own = told(&[&short[0], &short[1]]);
+    let is_it = |f: &[String; 4]| {
+        f[1] == "unseen" && f[3].contains("2 of 4 switch ports: they have 256 bytes")
+    };
+    assert!(own.len() == 1 && is_it(&own[0]), "{own:?}");
+    let cut = told(&[&short[0], "pci 0000:17:04.0 config=64"]);
+    assert!(cut.len() == 2 && cut[0][3].contains("1 of 4 switch ports: configuration"), "{cut:?}");
+    let own = findings_of(machine("acs-ats-of-one", &[]).path()).unwrap();
+    let own: Vec<_> = own.iter().filter(|f| f[0] == "acs").collect();
+    assert!(own.len() == 1 && own[0][1] == "note", "{own:?}");
+    let own = findings_of(machine("roce-apart", &[]).path()).unwrap();
+    let own: Vec<_> = own.iter().filter(|f| f[0] == "roce-flow").map(|f| f[1].as_str()).collect();
+    assert_eq!(own, ["warning", "note"]);
+}

@@ -154,9 +154,10 @@ fn translates(m: &Machine, kind: &str, [gpus, nics]: &[Vec<Address>; 2]) -> Find
              machines need it",
             )
             .script(
-                "# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then \
+                "# Debian: add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then \
              update-grub and reboot",
             )
+            .script("# RHEL: grubby --update-kernel=ALL --args=iommu=pt, and reboot")
     };
     // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
     // seen not to.

@@ -15,6 +15,8 @@ const VIRTUAL: [u16; 8] = [0x1012, 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101
 /// What the topology leaves out of a GPU, a NIC or a bridge above one.
 #[derive(Debug, Clone)]
 pub struct More {
+    /// Bytes of configuration space that are shown: 64 to a reader without rights.
+    pub config: usize,
     /// Largest MPS that it supports (Device Capabilities, bits 2:0).
     pub mpss: Option<u32>,
     /// Whether relaxed ordering is enabled (Device Control, bit 4).
@@ -43,6 +45,7 @@ pub struct More {
 impl More {
     /// Nothing of what there may be.
     const UNSEEN: Self = Self {
+        config: 0,
         mpss: None,
         relaxed: None,
         bar1: None,
@@ -144,6 +147,8 @@ fn gone(capture: &Capture, more: &BTreeMap<Address, More>) -> BTreeSet<Address> 
 
 /// Bytes of a configuration space (PCIe base specification 7.2.1).
 pub const CONFIG_SPACE: u64 = 4096;
+/// Bytes of it without extended capabilities, where the machine shows no reader more of it.
+pub const CONVENTIONAL: usize = 256;
 
 fn more(root: &Root, address: Address) -> More {
     let dir = format!("sys/bus/pci/devices/{address}");
@@ -161,6 +166,7 @@ fn more(root: &Root, address: Address) -> More {
         Some(u16::from_le_bytes([*config.get(at + 6)?, *config.get(at + 7)?]))
     };
     More {
+        config: config.len(),
         mpss,
         is_dead,
         relaxed,
