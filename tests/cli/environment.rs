@@ -227,7 +227,10 @@ fn gpus_that_are_left_out_are_known_by_their_order() {
         ("v100-beside", uuid, true, "unseen", None),
         ("v100-beside", "1,7", true, "prevents", Some("cpu")),
         ("ib-switches", "1", false, "note", Some("gpu")),
-        ("ib-switches", uuid, false, "fine", Some("gpu")),
+        ("ib-switches", uuid, false, "note", Some("gpu")),
+        ("ib-switches", "GPU-1,GPU-2", false, "fine", Some("gpu")),
+        ("ib-switches", "MIG-1,MIG-2", false, "note", Some("gpu")),
+        ("v100-beside", "MIG-1,MIG-2", false, "unseen", None),
         ("ib-switches", "0,1", false, "fine", Some("gpu")),
     ] {
         let more = [visible(of), order.to_owned()];

@@ -338,7 +338,10 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
                     .hides(&[Need::Gpu]),
             ];
         }
-        Left::Some | Left::None => finding,
+        Left::Unknown if finding.severity == Severity::Fine => Finding::note(finding.found)
+            .expected("indices, to be seen here")
+            .cost("CUDA may see some of the GPUs alone: names do not show here of which they are"),
+        Left::Some | Left::Unknown | Left::None => finding,
     };
     vec![if finding.severity > Severity::Fine { unset(m, finding, name) } else { finding }]
 }
@@ -347,6 +350,8 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
 enum Left {
     /// None, or some of GPUs that can all be used.
     None,
+    /// The same by names: it is not known which.
+    Unknown,
     /// These GPUs.
     These(Vec<Address>),
     /// Some, it is not known which, of GPUs some of which are refused.
@@ -356,7 +361,9 @@ enum Left {
 /// Those of `gpus` that `shown` does not name. CUDA counts the fastest ones first, unless `CUDA_DEVICE_ORDER` has them in
 /// PCI's order: as they are where all are of one model.
 fn left_out(m: &Machine, gpus: Vec<(Address, String)>, shown: &BTreeSet<&str>) -> Left {
-    if shown.len() >= gpus.len() {
+    // Instances of MIG may be of one GPU, however many they are.
+    let has_parts = shown.iter().any(|entry| entry.starts_with("MIG-"));
+    if gpus.len() < 2 || !has_parts && shown.len() >= gpus.len() {
         return Left::None;
     }
     let is_ordered = m.var("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID")
@@ -368,7 +375,12 @@ fn left_out(m: &Machine, gpus: Vec<(Address, String)>, shown: &BTreeSet<&str>) -
         return Left::These(others.map(|(_, (gpu, _))| *gpu).collect());
     }
     let gpus: Vec<Address> = gpus.into_iter().map(|(gpu, _)| gpu).collect();
-    if least::generation(m, &gpus).is_empty() { Left::None } else { Left::Some }
+    let are_alike = least::generation(m, &gpus).is_empty();
+    match (are_alike, shown.iter().all(|entry| entry.parse::<usize>().is_ok())) {
+        (true, true) => Left::None,
+        (true, false) => Left::Unknown,
+        (false, _) => Left::Some,
+    }
 }
 
 /// The findings, or that what is set is in order.
