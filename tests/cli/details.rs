@@ -159,6 +159,14 @@ fn packets_that_are_lost_meanwhile_are_a_fault() {
     let pause = "ens1np0 rx_prio3_pause";
     assert_eq!(told("mlx5_0", &[pause]), [is("note", "mlx5_0", &format!("{pause} +2"))]);
     assert_eq!(told("mlx5_0", &["mlx5_0:1 port_xmit_packets", "mlx5_0:1 symbol_error"]).len(), 0);
+    // A bond's counters are those of the interfaces in it.
+    let dir = machine("bond", &["port mlx5_0:1 netdev=bond0"]);
+    for own in ["ens1np1 rx_discards_phy", "ens1np0 rx_crc_errors", "bond0 rx_crc_errors"] {
+        let counters = BTreeMap::from([(own.to_owned(), 2)]);
+        let list = format!("{own} +2");
+        let told = found_of_grown(dir.path(), "mlx5_0", &counters).unwrap();
+        assert_eq!(told, [is("warning", "mlx5_0", &list)]);
+    }
 }
 
 /// Ports redirect requests or completions, below root complexes as below switches; and none that blocks what ATS has
@@ -219,4 +227,20 @@ fn ports_without_extended_capabilities_are_told() {
     let own = findings_of(machine("roce-apart", &[]).path()).unwrap();
     let own: Vec<_> = own.iter().filter(|f| f[0] == "roce-flow").map(|f| f[1].as_str()).collect();
     assert_eq!(own, ["warning", "note"]);
+}
+
+/// GPUs behind NVSwitches wait for the fabric manager, which is not to be seen.
+#[test]
+fn the_fabric_manager_is_unseen() {
+    let switch = "pci pci0000:97/0000:97:02.0 class=0x068000 vendor=0x10de device=0x22a3";
+    let told = json(machine("ib-switches", &[switch]).path());
+    let all = told["findings"].as_array().unwrap();
+    let is_it = |f: &&Value| f["check"] == "gpu" && f["severity"] == "unseen";
+    let own: Vec<_> = all.iter().filter(is_it).collect();
+    assert!(
+        own.len() == 1 && own[0]["found"].as_str().unwrap().contains("fabric manager"),
+        "{own:?}"
+    );
+    assert_eq!(told["kernels"], "gpu", "{told}");
+    assert!(all.iter().any(|f| f["check"] == "gpu" && f["severity"] == "fine"), "{told}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bellpush::pcie::topology::{Address, Kind};
+use bellpush::pcie::topology::{Address, Function, Kind};
 
 use super::least;
 use crate::doctor::finding::{Finding, Need};
@@ -11,6 +11,9 @@ use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
 use crate::doctor::verdict::label;
 
+const NVIDIA: u16 = 0x10de;
+/// Class of an NVSwitch: a bridge of no kind of its own (pci.ids, 0680).
+const OTHER_BRIDGE: u16 = 0x0680;
 /// First driver with dma-buf (open kernel modules), and first Linux with ibv_reg_dmabuf_mr.
 const DMABUF_DRIVER: u32 = 515;
 const DMABUF_LINUX: (u32, u32) = (5, 12);
@@ -50,6 +53,7 @@ pub fn present(m: &Machine) -> Vec<Finding> {
     }
     let mut all = nodes(m);
     all.extend(rights(m));
+    all.extend(fabric(m));
     let gpus_of_driver = usable(m);
     all.extend(least::generation(m, &gpus_of_driver));
     let mut of_driver = least::driver(m, &gpus_of_driver);
@@ -232,6 +236,22 @@ fn nodes(m: &Machine) -> Vec<Finding> {
         }
     };
     all.into_iter().map(mended).collect()
+}
+
+/// NVSwitches, whose fabric manager has to have set them up before CUDA starts; it is no kernel's, and none of /proc/driver
+/// shows it.
+fn fabric(m: &Machine) -> Option<Finding> {
+    let capture = m.pci.capture.known()?;
+    let is_it = |f: &&Function| f.vendor == Some(NVIDIA) && f.class == Some(OTHER_BRIDGE);
+    let count = capture.functions().filter(is_it).count();
+    (count > 0).then(|| {
+        let found = format!(
+            "whether the fabric manager runs for {count} NVSwitches: without it CUDA does not start (error \
+             802)"
+        );
+        Finding::unseen(found, "systemctl status nvidia-fabricmanager; nvidia-smi -q, \"Fabric\"")
+            .source("NVIDIA Fabric Manager user guide; CUDA Driver API, CUresult (802)")
+    })
 }
 
 /// That this process has no right to nodes that CUDA opens in any case, or to that of any GPU.
