@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::diagnoses::{json, machine};
+use crate::diagnoses::{json, machine, on};
 use crate::doctor::{findings_of, found_of_grown};
 
 /// The link layer of a port is told. Of one that does not show it nothing of RoCE is looked at, and that is told too: it
@@ -63,6 +63,71 @@ fn reads_below_the_most_are_told() {
     assert_eq!(told(&[&least, &less]), [is("warning", first, 256), is("note", second, 512)]);
 }
 
+/// Of a virtual function the physical one's sizes and ordering count; of a physical one in a guest they are the host's to
+/// set.
+#[test]
+fn a_guest_sets_no_sizes() {
+    let of = |name: &str, more: &[&str]| {
+        let dir = machine(name, more);
+        let all = findings_of(dir.path()).unwrap().into_iter();
+        let own =
+            all.filter(|f| ["pcie-mps", "pcie-mrrs", "pcie-relaxed"].contains(&f[0].as_str()));
+        let about: Vec<_> = own.filter(|f| f[1] != "fine").map(|f| f[0].clone()).collect();
+        (about, on(dir.path(), &["--fix"]).1)
+    };
+    let (about, script) = of("vf-in-guest", &[]);
+    assert!(about.is_empty() && !script.contains("setpci"), "{about:?}: {script}");
+    let physical = "pci 0000:82:00.0 device=0x1021";
+    let (about, script) = of("vf-in-guest", &[physical]);
+    assert_eq!(about, ["pcie-mps", "pcie-mrrs", "pcie-relaxed"]);
+    assert!(script.contains("# a virtual machine: on the host") && !script.contains("setpci"));
+    let (_, script) = of("no-relaxed-ordering", &[]);
+    assert!(script.contains("\nsetpci -s 0000:82:00.0 CAP_EXP+8.w=0010:0010"), "{script}");
+}
+
+/// A guest's root ports say nothing of the host's, whether its devices are virtual functions or whole ones.
+#[test]
+fn a_guests_root_ports_are_no_platform() {
+    let guest = "file proc/cpuinfo = model~name~:~AMD~EPYC~9374F|flags~:~fpu~hypervisor~vme";
+    let redirects = "pci 0000:00:01.1 acs=0x1d";
+    for (name, more) in [("vf-in-guest", &[][..]), ("roce-genoa", &[guest, redirects])] {
+        let all = findings_of(machine(name, more).path()).unwrap();
+        for (check, part) in [("platform", "root ports of a hypervisor"), ("acs", "a hypervisor's")]
+        {
+            let own: Vec<_> = all.iter().filter(|f| f[0] == check).collect();
+            assert!(own.len() == 1 && own[0][1] == "unseen" && own[0][3].contains(part), "{own:?}");
+        }
+    }
+    let all = findings_of(machine("roce-genoa", &[]).path()).unwrap();
+    assert!(all.iter().any(|f| f[0] == "platform" && f[3].contains("(Genoa)")), "{all:?}");
+}
+
+/// No fix leads to sizes that are a fault themselves: one MPS of all, and no larger reads before that.
+#[test]
+fn fixes_of_sizes_leave_no_fault() {
+    let told = |name: &str, check: &str| {
+        let told = json(machine(name, &[]).path());
+        let all = told["findings"].as_array().unwrap().iter();
+        let own: Vec<Value> = all.filter(|f| f["check"] == check).cloned().collect();
+        assert!(!own.is_empty(), "{name}: {told}");
+        own
+    };
+    for name in ["mps-128", "mps-mismatch", "mps-below", "mps-peers", "mps-of-firmware"] {
+        for f in told(name, "pcie-mps").iter().filter(|f| f["severity"] != "fine") {
+            let fix = f["fix"].as_str().unwrap();
+            assert!(fix.contains("pcie_bus_safe") && !fix.contains("pcie_bus_perf"), "{name}: {f}");
+        }
+    }
+    for f in told("mps-for-peers", "pcie-mps") {
+        assert!(f["found"].as_str().unwrap().ends_with("by pci=pcie_bus_peer2peer"), "{f}");
+    }
+    let notes = told("mrrs-of-mps", "pcie-mrrs");
+    let is_it = |f: &&Value| f["found"] == "MRRS of 256 B, and an MPS below the bridge's";
+    assert!(notes.iter().any(|f| is_it(&f) && f["severity"] == "note"), "{notes:?}");
+    let script = on(machine("mrrs-of-mps", &[]).path(), &["--fix"]).1;
+    assert!(!script.contains("setpci"), "{script}");
+}
+
 /// Counters of lost and repeated packets that grow while a card is measured are a fault of it; those of other cards, and
 /// pauses, are worth knowing. Any other counter that grows is none of these.
 #[test]
@@ -94,6 +159,14 @@ fn packets_that_are_lost_meanwhile_are_a_fault() {
     let pause = "ens1np0 rx_prio3_pause";
     assert_eq!(told("mlx5_0", &[pause]), [is("note", "mlx5_0", &format!("{pause} +2"))]);
     assert_eq!(told("mlx5_0", &["mlx5_0:1 port_xmit_packets", "mlx5_0:1 symbol_error"]).len(), 0);
+    // A bond's counters are those of the interfaces in it.
+    let dir = machine("bond", &["port mlx5_0:1 netdev=bond0"]);
+    for own in ["ens1np1 rx_discards_phy", "ens1np0 rx_crc_errors", "bond0 rx_crc_errors"] {
+        let counters = BTreeMap::from([(own.to_owned(), 2)]);
+        let list = format!("{own} +2");
+        let told = found_of_grown(dir.path(), "mlx5_0", &counters).unwrap();
+        assert_eq!(told, [is("warning", "mlx5_0", &list)]);
+    }
 }
 
 /// Ports redirect requests or completions, below root complexes as below switches; and none that blocks what ATS has
@@ -131,4 +204,43 @@ fn ports_say_what_they_redirect_and_block() {
     let root = ["pci 0000:00:01.1 acs=0x02", "pci 0000:00:03.1 acs=0x02", "pci 0000:02:00.0 ats=1"];
     let all = told("roce-genoa", &root);
     assert!(is(&all, "warning", "1 of 4 root ports block translated requests"), "{all:?}");
+}
+
+/// A configuration space of 256 bytes shows nobody more; ATS of a NIC elsewhere is no matter of a port.
+#[test]
+fn ports_without_extended_capabilities_are_told() {
+    let told = |more: &[&str]| {
+        let all = findings_of(machine("ib-switches", more).path()).unwrap().into_iter();
+        all.filter(|f| f[0] == "acs").collect::<Vec<_>>()
+    };
+    let short = ["17:00.0", "17:04.0"].map(|at| format!("pci 0000:{at} config=256"));
+    let own = told(&[&short[0], &short[1]]);
+    let is_it = |f: &[String; 4]| {
+        f[1] == "unseen" && f[3].contains("2 of 4 switch ports: they have 256 bytes")
+    };
+    assert!(own.len() == 1 && is_it(&own[0]), "{own:?}");
+    let cut = told(&[&short[0], "pci 0000:17:04.0 config=64"]);
+    assert!(cut.len() == 2 && cut[0][3].contains("1 of 4 switch ports: configuration"), "{cut:?}");
+    let own = findings_of(machine("acs-ats-of-one", &[]).path()).unwrap();
+    let own: Vec<_> = own.iter().filter(|f| f[0] == "acs").collect();
+    assert!(own.len() == 1 && own[0][1] == "note", "{own:?}");
+    let own = findings_of(machine("roce-apart", &[]).path()).unwrap();
+    let own: Vec<_> = own.iter().filter(|f| f[0] == "roce-flow").map(|f| f[1].as_str()).collect();
+    assert_eq!(own, ["warning", "note"]);
+}
+
+/// GPUs behind NVSwitches wait for the fabric manager, which is not to be seen.
+#[test]
+fn the_fabric_manager_is_unseen() {
+    let switch = "pci pci0000:97/0000:97:02.0 class=0x068000 vendor=0x10de device=0x22a3";
+    let told = json(machine("ib-switches", &[switch]).path());
+    let all = told["findings"].as_array().unwrap();
+    let is_it = |f: &&Value| f["check"] == "gpu" && f["severity"] == "unseen";
+    let own: Vec<_> = all.iter().filter(is_it).collect();
+    assert!(
+        own.len() == 1 && own[0]["found"].as_str().unwrap().contains("fabric manager"),
+        "{own:?}"
+    );
+    assert_eq!(told["kernels"], "gpu", "{told}");
+    assert!(all.iter().any(|f| f["check"] == "gpu" && f["severity"] == "fine"), "{told}");
 }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use crate::diagnoses::{folder, json, machine, on};
 use crate::doctor::findings_of;
 
@@ -225,7 +227,10 @@ fn gpus_that_are_left_out_are_known_by_their_order() {
         ("v100-beside", uuid, true, "unseen", None),
         ("v100-beside", "1,7", true, "prevents", Some("cpu")),
         ("ib-switches", "1", false, "note", Some("gpu")),
-        ("ib-switches", uuid, false, "fine", Some("gpu")),
+        ("ib-switches", uuid, false, "note", Some("gpu")),
+        ("ib-switches", "GPU-1,GPU-2", false, "fine", Some("gpu")),
+        ("ib-switches", "MIG-1,MIG-2", false, "note", Some("gpu")),
+        ("v100-beside", "MIG-1,MIG-2", false, "unseen", None),
         ("ib-switches", "0,1", false, "fine", Some("gpu")),
     ] {
         let more = [visible(of), order.to_owned()];
@@ -237,5 +242,35 @@ fn gpus_that_are_left_out_are_known_by_their_order() {
         let mut all = told["findings"].as_array().unwrap().iter();
         let own = all.find(|f| f["check"] == "env-cuda").unwrap();
         assert_eq!(own["severity"], severity, "{name} {more:?}: {own}");
+    }
+}
+
+/// CUDA numbers the GPUs of which a container has the nodes, from 0 on.
+#[test]
+fn numbers_are_those_of_the_given_gpus() {
+    for (drop, of, severity) in [
+        ("nvidia0", "0", "fine"),
+        ("nvidia1", "0", "fine"),
+        ("nvidia0", "1", "prevents"),
+        ("nvidia0", "0,1", "warning"),
+    ] {
+        let more = [format!("drop dev/{drop}"), format!("env CUDA_VISIBLE_DEVICES={of}")];
+        let dir = machine("ib-container", &[&more[0], &more[1]]);
+        let told = json(dir.path());
+        let mut all = told["findings"].as_array().unwrap().iter();
+        let own = all.find(|f| f["check"] == "env-cuda").unwrap();
+        assert_eq!(own["severity"], severity, "{more:?}: {own}");
+        let kernels = if severity == "prevents" { "cpu" } else { "gpu" };
+        assert_eq!(told["kernels"], kernels, "{more:?}: {told}");
+    }
+    // A scheduler takes the right to the nodes.
+    for (of, severity) in [("0", "fine"), ("1", "prevents")] {
+        let dir = machine("slurm-one", &[&format!("env CUDA_VISIBLE_DEVICES={of}")]);
+        let told = json(dir.path());
+        let all = told["findings"].as_array().unwrap();
+        let own = all.iter().find(|f| f["check"] == "env-cuda").unwrap();
+        assert_eq!(own["severity"], severity, "{of}: {own}");
+        let is_it = |f: &Value| f["found"].as_str().unwrap().starts_with("no right to its node");
+        assert!(all.iter().any(is_it), "{told}");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::diagnoses::{json, machine, on};
+use crate::doctor::findings_of;
 use crate::recorded::names;
 
 /// Words of a device's text, such as `mlx5_0:1 (ens1np0)`, that may be its name.
@@ -362,12 +363,25 @@ fn a_library_newer_than_the_module_is_no_all_clear() {
     let geforce = "over the driver 535.183.01: a GeForce has no forward compatibility";
     let which =
         "the loader takes: 535.183.01 of /usr/lib64, or 550.54.15 of /usr/local/cuda/compat";
-    let cases: [(&[&str], Option<&str>, [&str; 2]); 8] = [
+    let newer = "link opt/cuda/lib/libcuda.so.1 -> libcuda.so.580.65.06";
+    let same = "link usr/lib64/libcuda.so.1 -> libcuda.so.570.86.15";
+    let minor = "link usr/lib64/libcuda.so.1 -> libcuda.so.570.86.10";
+    let over = "libcuda 580.65.06 over the driver 570.86.15: whether forward compatibility";
+    let no_geforce = "libcuda 580.65.06 over the driver 570.86.15: a GeForce has no forward";
+    let older = "libcuda 550.54.15, older than the driver 570.86.15";
+    let cases: [(&[&str], Option<&str>, [&str; 2]); 14] = [
         (&[], None, ["unseen", compat]),
         (&[&none], None, ["unseen", which]),
         (&[&usual], Some("cpu"), ["prevents", "libcuda 535.183.01, older than 550"]),
         (&[&own, link], None, ["unseen", "libcuda 560.35.03 over"]),
-        (&[new], Some("gpu"), ["fine", "2 of 2 GPUs"]),
+        // No library goes with a newer module, and that of the module's own version does.
+        (&[new], Some("cpu"), ["prevents", older]),
+        (&[new, &usual, minor], Some("cpu"), ["prevents", "libcuda 570.86.10, older than"]),
+        (&[new, &usual, same], Some("gpu"), ["fine", "2 of 2 GPUs"]),
+        (&[new, &none, same], Some("gpu"), ["fine", "2 of 2 GPUs"]),
+        (&[new, &own, newer], None, ["unseen", over]),
+        (&[new, &own, newer, &first, &second], Some("cpu"), ["prevents", no_geforce]),
+        (&[new, &own, newer, &first], None, ["warning", no_geforce]),
         (&[&first, &second], Some("cpu"), ["prevents", geforce]),
         (&[&first], None, ["warning", geforce]),
         (&[&none, &second], None, ["unseen", which]),
@@ -383,6 +397,10 @@ fn a_library_newer_than_the_module_is_no_all_clear() {
         };
         assert!(all.any(is_it), "{more:?}: {severity} {part}: {told}");
     }
+    // The one that the loader takes is named.
+    let all = findings_of(machine("cuda-compat", &[]).path()).unwrap();
+    let own = all.iter().find(|f| f[0] == "program").unwrap();
+    assert!(own[3].contains("so.550.54.15") && !own[3].contains("so.535"), "{own:?}");
     // A copy has of the path what has the library.
     let to = tempfile::tempdir().unwrap();
     let dir = machine("cuda-compat", &[]);

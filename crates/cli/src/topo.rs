@@ -343,6 +343,10 @@ pub fn run_to(
             writeln!(out, "{}: no {kind}, so no pair to class", one_line(&topology.name))?;
         }
     }
+    if source.is_guest(args) && pairs.iter().any(|pair| pair.nic.is_some()) {
+        let what = "the host's root ports and ACS decide what is forwarded: bellpush doctor there";
+        writeln!(out, "{}: a virtual machine, {what}", one_line(&topology.name))?;
+    }
     write!(out, "{}", advice::text(&topology, &advice, &basis))?;
     Ok(())
 }

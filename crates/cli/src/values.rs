@@ -185,9 +185,25 @@ pub fn cpu_name(text: &str) -> Option<String> {
     })
 }
 
+/// Whether a text of `/proc/cpuinfo` says that there is a hypervisor.
+pub fn is_guest(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("flags") && line.contains(" hypervisor"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_is_known_by_its_cpus_flags() {
+        for (text, is) in [
+            ("model name\t: x\nflags\t\t: fpu hypervisor vme\n", true),
+            ("model name\t: x hypervisor\nflags\t\t: fpu vme\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_guest(text), is, "{text:?}");
+        }
+    }
 
     /// RFC 4180, 2: fields with line breaks, quotes and commas are quoted.
     #[test]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::mem::ethtool;
 
-use super::checks::{AGAIN, LINK, NETDEV};
+use super::checks::{AGAIN, LINK, NETDEV, interfaces};
 use super::finding::Finding;
 use super::machine::Machine;
-use super::machine::rdma::Netdev;
+use super::machine::rdma::{Netdev, Port};
 use super::read::short;
 
 /// The port that a name of `--nic` is of: `mlx5_0:1` of `mlx5_0:1,tc=106`.
@@ -62,11 +62,17 @@ pub fn counters(m: &Machine) -> BTreeMap<String, u64> {
     all
 }
 
+/// A port's interface, and of a bond those that it is made of: their drivers count, the bond's does not.
+fn names<'a>(m: &'a Machine, port: &'a Port) -> BTreeSet<&'a str> {
+    let members = interfaces(m, port).into_iter().map(|netdev| netdev.name.as_str());
+    members.chain(port.netdev.as_deref()).collect()
+}
+
 /// Counters of this machine's interfaces of mlx5 that their driver alone has: pause frames and packets that a port has
 /// discarded. A driver without any has none.
 pub fn of_drivers(m: &Machine) -> BTreeMap<String, u64> {
     let ports = m.mlx5().flat_map(|device| &device.ports);
-    let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
+    let interfaces: BTreeSet<&str> = ports.flat_map(|port| names(m, port)).collect();
     let mut all = BTreeMap::new();
     for interface in interfaces {
         let counted = ethtool::counters(interface).unwrap_or_default();
@@ -95,7 +101,7 @@ fn is_loss(name: &str) -> bool {
 pub fn findings(counters: &BTreeMap<String, u64>, m: &Machine, nic: &str) -> Vec<Finding> {
     let (card, nic) = (card(nic), port(nic));
     let ports = m.mlx5().filter(|own| Some(own.name.as_str()) == card).flat_map(|own| &own.ports);
-    let interfaces: BTreeSet<&str> = ports.filter_map(|port| port.netdev.as_deref()).collect();
+    let interfaces: BTreeSet<&str> = ports.flat_map(|port| names(m, port)).collect();
     let parts = |name: &str| {
         let (of, counter) = name.split_once(' ').unwrap_or(("", name));
         (of.split(':').next().unwrap_or(of).to_owned(), counter.to_owned())

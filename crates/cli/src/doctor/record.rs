@@ -221,8 +221,8 @@ fn kept(name: &str, content: Vec<u8>) -> Vec<u8> {
         }),
         ("proc/cmdline", _) => {
             let text = String::from_utf8_lossy(&content);
-            let words: Vec<&str> =
-                text.split_whitespace().filter(|word| word.contains("iommu")).collect();
+            let is_read = |word: &&str| word.contains("iommu") || word.contains("pcie_bus_");
+            let words: Vec<&str> = text.split_whitespace().filter(is_read).collect();
             (words.join(" ") + "\n").into_bytes()
         }
         (NCCL_CONF, _) => lines(|line| line.starts_with("NCCL_")),

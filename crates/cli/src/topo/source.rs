@@ -87,12 +87,22 @@ impl Source {
         })
     }
 
-    /// The CPU that the command names, or this machine's; a topology may have its own.
-    pub fn cpu(&self, args: &TopoArgs) -> Option<String> {
+    /// What /proc says of this machine's CPU, if it is this machine that was read.
+    fn own_cpu(&self, args: &TopoArgs) -> Option<String> {
         let is_this =
             args.sysfs.is_none() && args.from.is_empty() && matches!(self, Self::Captured(..));
-        let own = || values::cpu_name(&std::fs::read_to_string("/proc/cpuinfo").ok()?);
-        args.cpu.clone().or_else(|| is_this.then(own).flatten())
+        is_this.then(|| std::fs::read_to_string("/proc/cpuinfo").ok()).flatten()
+    }
+
+    /// Whether it is of a guest: its root ports are its hypervisor's, whatever CPU runs it.
+    pub fn is_guest(&self, args: &TopoArgs) -> bool {
+        args.cpu.is_none() && self.own_cpu(args).is_some_and(|text| values::is_guest(&text))
+    }
+
+    /// The CPU that the command names, or this machine's, unless that is a guest; a topology may have its own.
+    pub fn cpu(&self, args: &TopoArgs) -> Option<String> {
+        let own = || self.own_cpu(args).filter(|text| !values::is_guest(text));
+        args.cpu.clone().or_else(|| own().as_deref().and_then(values::cpu_name))
     }
 
     /// Its topology.

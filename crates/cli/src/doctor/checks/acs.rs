@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use bellpush::pcie::topology::{Address, Class, Distance, Tree};
 
 use super::place::{both, way};
-use crate::doctor::finding::Finding;
+use crate::doctor::finding::{Finding, Severity};
 use crate::doctor::machine::Machine;
+use crate::doctor::machine::pci::CONVENTIONAL;
 
 /// Bits of ACS Control (PCIe base specification 7.7.11.3): P2P Request Redirect, P2P Completion
 /// Redirect (of reads without relaxed ordering), Direct Translated P2P.
@@ -20,8 +21,20 @@ const EGRESS_CONTROL: u16 = 1 << 5;
 
 pub fn acs(m: &Machine) -> Vec<Finding> {
     let Some((tree, gpus, nics)) = both(m) else { return Vec::new() };
-    let mut all = of_switches(m, &tree, &gpus, &nics);
-    all.extend(of_roots(m, &tree, &nics));
+    let (between, roots) = (between(&tree, &gpus, &nics), far_roots(m, &tree));
+    let mut all = of_switches(m, &tree, &between, &nics);
+    // What a NIC has translated goes to host memory by every port above it, also where no peer does.
+    let upper: BTreeSet<Address> = nics
+        .iter()
+        .flat_map(|nic| tree.chain(*nic))
+        .filter(|b| !between.contains(b) && !roots.contains(b) && !m.system.is_virtual)
+        .collect();
+    let upper = blocking(m, &tree, &upper, "upper", &nics);
+    if upper.is_some() {
+        all.retain(|finding| finding.severity != Severity::Fine);
+    }
+    all.extend(upper);
+    all.extend(of_roots(m, &tree, &roots, &nics));
     all
 }
 
@@ -73,31 +86,45 @@ fn blocking(
     Some(clearing(m, finding, &ports, TRANSLATION_BLOCKING))
 }
 
+fn is_near(tree: &Tree<'_>, gpu: Address, nic: Address) -> bool {
+    matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb))
+}
+
 /// Switch ports below which a GPU and a NIC are peers.
-fn of_switches(m: &Machine, tree: &Tree<'_>, gpus: &[Address], nics: &[Address]) -> Vec<Finding> {
+fn between(tree: &Tree<'_>, gpus: &[Address], nics: &[Address]) -> BTreeSet<Address> {
     let mut bridges = BTreeSet::new();
     for &gpu in gpus {
-        for &nic in nics {
-            if matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb)) {
-                bridges.extend(way(tree, gpu, nic));
-            }
+        for nic in nics.iter().filter(|nic| is_near(tree, gpu, **nic)) {
+            bridges.extend(way(tree, gpu, *nic));
         }
     }
+    bridges
+}
+
+/// What these switch ports redirect and block.
+fn of_switches(
+    m: &Machine,
+    tree: &Tree<'_>,
+    bridges: &BTreeSet<Address>,
+    nics: &[Address],
+) -> Vec<Finding> {
     if bridges.is_empty() {
         return Vec::new();
     }
     let control = |b: &Address| m.pci.more(*b).acs;
-    let (redirecting, list) = with(m, &bridges, REDIRECT);
-    let hidden = bridges.iter().filter(|b| control(b).is_none()).count();
-    let mut all: Vec<Finding> = egress(m, &bridges, "switch").into_iter().collect();
-    all.extend(blocking(m, tree, &bridges, "switch", nics));
+    let (redirecting, list) = with(m, bridges, REDIRECT);
+    let mut all: Vec<Finding> = egress(m, bridges, "switch").into_iter().collect();
+    all.extend(blocking(m, tree, bridges, "switch", nics));
     if !redirecting.is_empty() {
         let (n, of, what) = (redirecting.len(), bridges.len(), redirected(m, &redirecting));
         let found = format!("{n} of {of} switch ports redirect peer {what}: {list}");
         // Translated requests pass redirection where bit 6 says so, and bit 1 does not block them.
         let passes = |c: u16| c & (DIRECT_TRANSLATED | TRANSLATION_BLOCKING) == DIRECT_TRANSLATED;
-        let is_direct = redirecting.iter().all(|b| control(b).is_some_and(passes));
-        let ats: BTreeSet<Option<bool>> = nics.iter().map(|nic| m.pci.more(*nic).ats).collect();
+        let is_above = |nic: &&Address| tree.chain(**nic).iter().any(|b| redirecting.contains(b));
+        let ats: BTreeSet<Option<bool>> =
+            nics.iter().filter(is_above).map(|nic| m.pci.more(*nic).ats).collect();
+        let is_direct =
+            redirecting.iter().all(|b| control(b).is_some_and(passes)) && !ats.is_empty();
         if is_direct && !ats.contains(&Some(false)) && ats.contains(&None) {
             let found = format!("{found}, and whether the NICs' ATS is enabled");
             all.push(Finding::unseen(found, "run as root, or lspci -vvv as root (ATSCtl)"));
@@ -135,16 +162,7 @@ fn of_switches(m: &Machine, tree: &Tree<'_>, gpus: &[Address], nics: &[Address])
         finding.script.extend(ports.map(|b| format!("setpci -s {b} ECAP_ACS+6.w=0000")));
         all.push(finding);
     }
-    if hidden > 0 {
-        all.push(Finding::unseen(
-            format!(
-                "ACS of {hidden} of {} switch ports: configuration space beyond its first \
-             64 bytes is hidden",
-                bridges.len()
-            ),
-            "run as root, or lspci -vvv as root (ACSCtl)",
-        ));
-    }
+    all.extend(hidden(m, bridges, "switch"));
     if all.is_empty() {
         all.push(Finding::fine(format!("{} switch ports redirect nothing", bridges.len())));
     }
@@ -164,25 +182,59 @@ fn egress(m: &Machine, bridges: &BTreeSet<Address>, kind: &str) -> Option<Findin
     Some(clearing(m, finding, &ports, EGRESS_CONTROL))
 }
 
+/// Ports whose ACS is hidden from this reader, and those where the machine shows no reader more.
+fn hidden(m: &Machine, bridges: &BTreeSet<Address>, kind: &str) -> Vec<Finding> {
+    let of = bridges.len();
+    let without = bridges.iter().map(|b| m.pci.more(*b)).filter(|more| more.acs.is_none());
+    let (short, cut): (Vec<_>, Vec<_>) = without.partition(|more| more.config == CONVENTIONAL);
+    let mut all = Vec::new();
+    if !cut.is_empty() {
+        let found = format!(
+            "ACS of {} of {of} {kind} ports: configuration space beyond its first 64 bytes is hidden",
+            cut.len()
+        );
+        all.push(Finding::unseen(found, "run as root, or lspci -vvv as root (ACSCtl)"));
+    }
+    if !short.is_empty() {
+        let found = format!(
+            "ACS of {} of {of} {kind} ports: they have 256 bytes of configuration space here, without \
+             extended capabilities",
+            short.len()
+        );
+        let how = "look for MMCONFIG in dmesg; in a virtual machine, bellpush doctor on the host";
+        all.push(Finding::unseen(found, how));
+    }
+    all
+}
+
 /// Root ports where GPUs reach the NICs that they are given through root complexes. Redirection costs nothing there: what
 /// comes from below goes up in any case.
-fn of_roots(m: &Machine, tree: &Tree<'_>, nics: &[Address]) -> Vec<Finding> {
-    let is_near = |gpu: Address, nic: Address| {
-        matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb))
-    };
+fn far_roots(m: &Machine, tree: &Tree<'_>) -> BTreeSet<Address> {
     let pairs = m.pairs().into_iter().filter_map(|pair| Some((pair.gpu, pair.nic?)));
-    let far = pairs.filter(|(gpu, nic)| !is_near(*gpu, *nic));
+    let far = pairs.filter(|(gpu, nic)| !is_near(tree, *gpu, *nic));
     let ends = far.flat_map(|(gpu, nic)| [gpu, nic]);
-    let ports: BTreeSet<Address> =
-        ends.filter_map(|end| tree.chain(end).first().copied()).collect();
+    ends.filter_map(|end| tree.chain(end).first().copied()).collect()
+}
+
+/// What these root ports redirect and block.
+fn of_roots(
+    m: &Machine,
+    tree: &Tree<'_>,
+    ports: &BTreeSet<Address>,
+    nics: &[Address],
+) -> Vec<Finding> {
     if ports.is_empty() {
         return Vec::new();
     }
-    let control = |port: &&Address| m.pci.more(**port).acs;
     let of = ports.len();
-    let mut all: Vec<Finding> = egress(m, &ports, "root").into_iter().collect();
-    all.extend(blocking(m, tree, &ports, "root", nics));
-    let (redirecting, list) = with(m, &ports, REDIRECT);
+    // What a guest's root ports say is its hypervisor's word, and none of the ports that its devices are below.
+    if m.system.is_virtual {
+        let found = format!("ACS of the host: the {of} root ports here are a hypervisor's");
+        return vec![Finding::unseen(found, "bellpush doctor on the host")];
+    }
+    let mut all: Vec<Finding> = egress(m, ports, "root").into_iter().collect();
+    all.extend(blocking(m, tree, ports, "root", nics));
+    let (redirecting, list) = with(m, ports, REDIRECT);
     if !redirecting.is_empty() {
         let (n, what) = (redirecting.len(), redirected(m, &redirecting));
         let found = format!("{n} of {of} root ports redirect peer {what}: {list}");
@@ -191,16 +243,7 @@ fn of_roots(m: &Machine, tree: &Tree<'_>, nics: &[Address]) -> Vec<Finding> {
              IOMMU where it translates (check iommu)",
         ));
     }
-    let hidden = ports.iter().filter(|port| control(port).is_none()).count();
-    if hidden > 0 {
-        all.push(Finding::unseen(
-            format!(
-                "ACS of {hidden} of {of} root ports: configuration space beyond its first 64 bytes \
-                 is hidden"
-            ),
-            "run as root, or lspci -vvv as root (ACSCtl)",
-        ));
-    }
+    all.extend(hidden(m, ports, "root"));
     if all.is_empty() {
         all.push(Finding::fine(format!("{of} root ports redirect nothing")));
     }

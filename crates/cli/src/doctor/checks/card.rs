@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use bellpush::pcie::topology::Address;
+use bellpush::pcie::topology::{Address, Tree};
 
 use super::pcie::{devices, named};
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::Machine;
 
 /// The slot of a function: functions of one device are ports of a card.
-fn slot(a: Address) -> (u32, u8, u8) {
+pub fn slot(a: Address) -> (u32, u8, u8) {
     (a.domain, a.bus, a.device)
 }
 
-/// Cards whose functions are in two slots: each link has half of the lanes, and both share the ports.
-pub fn socket_direct(m: &Machine) -> Vec<Finding> {
-    let Some(tree) = m.pci.tree() else { return Vec::new() };
+/// Cards whose functions are in two slots, by a function of each.
+pub fn split(m: &Machine, tree: &Tree<'_>) -> Vec<Vec<Address>> {
     let mut cards: BTreeMap<&str, Vec<Address>> = BTreeMap::new();
     for device in m.mlx5() {
         // A virtual function has its card's GUID as well, and may have a number of its own.
@@ -24,13 +23,20 @@ pub fn socket_direct(m: &Machine) -> Vec<Finding> {
             cards.entry(image).or_default().push(address);
         }
     }
-    let mut all = Vec::new();
-    for functions in cards.values_mut() {
+    let mut all: Vec<Vec<Address>> = cards.into_values().collect();
+    for functions in &mut all {
         functions.sort();
         functions.dedup_by_key(|a| slot(*a));
-        if functions.len() < 2 {
-            continue;
-        }
+    }
+    all.retain(|functions| functions.len() > 1);
+    all
+}
+
+/// Of such a card each link has half of the lanes, and both share the ports.
+pub fn socket_direct(m: &Machine) -> Vec<Finding> {
+    let Some(tree) = m.pci.tree() else { return Vec::new() };
+    let mut all = Vec::new();
+    for functions in split(m, &tree) {
         let names: Vec<String> = functions
             .iter()
             .map(|a| match m.pci.more(*a).numa.known() {

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use bellpush::pcie::topology::{Address, Kind};
+use bellpush::pcie::topology::{Address, Function, Kind};
 
 use super::least;
 use crate::doctor::finding::{Finding, Need};
+use crate::doctor::machine::gpu::is_number;
 use crate::doctor::machine::{Machine, Mapping};
 use crate::doctor::read::{Seen, short};
 use crate::doctor::verdict::label;
 
+const NVIDIA: u16 = 0x10de;
+/// Class of an NVSwitch: a bridge of no kind of its own (pci.ids, 0680).
+const OTHER_BRIDGE: u16 = 0x0680;
 /// First driver with dma-buf (open kernel modules), and first Linux with ibv_reg_dmabuf_mr.
 const DMABUF_DRIVER: u32 = 515;
 const DMABUF_LINUX: (u32, u32) = (5, 12);
@@ -48,6 +52,8 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return vec![no_driver(m, count)];
     }
     let mut all = nodes(m);
+    all.extend(rights(m));
+    all.extend(fabric(m));
     let gpus_of_driver = usable(m);
     all.extend(least::generation(m, &gpus_of_driver));
     let mut of_driver = least::driver(m, &gpus_of_driver);
@@ -61,11 +67,15 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         return all;
     }
     if m.nvidia.gpus.is_empty() {
+        let needs: BTreeSet<_> = gpus.iter().map(|gpu| least::other_module(m, *gpu)).collect();
+        let needed = needs.first().copied().flatten().filter(|_| needs.len() == 1);
+        let found = format!("the driver has none of {count} GPUs");
+        let (found, fix) = without(found, needed);
         all.push(
-            Finding::prevents(&[Need::Gpu], format!("the driver has none of {count} GPUs"))
+            Finding::prevents(&[Need::Gpu], found)
                 .expected("all of them in /proc/driver/nvidia/gpus")
                 .cost("CUDA finds no GPU")
-                .fix(LOST),
+                .fix(fix),
         );
         return all;
     }
@@ -88,7 +98,7 @@ fn usable(m: &Machine) -> Vec<Address> {
 /// The GPUs that the driver has and that answer: which, if those are not all, or something else is said of them.
 fn driven(m: &Machine, count: usize, is_all: bool) -> Option<Finding> {
     let has_node = |a: Address| !m.has_dev || m.nvidia.makes_nodes || !m.nvidia.lacks_node(a);
-    let is_it = |a: Address| !m.is_gone(a) && has_node(a);
+    let is_it = |a: Address| !m.is_gone(a) && has_node(a) && !m.nvidia.refuses(a);
     let have: Vec<_> = m.nvidia.gpus.iter().filter(|(a, _)| is_it(*a)).collect();
     let mut models: Vec<&str> = have.iter().map(|(_, model)| model.as_str()).collect();
     models.dedup();
@@ -108,11 +118,25 @@ pub const NOT_GIVEN: &str = "not given to this container";
 const LOST: &str = "look in dmesg for lines of NVRM, such as Xid 79 (off the bus); reset the GPU \
                     or power the machine off and on";
 
+/// That the driver lacks GPUs, and what to do about it: they may need the other kernel module.
+fn without(found: String, needed: Option<&str>) -> (String, String) {
+    match needed {
+        Some(kind) => (
+            format!("{found}: the {kind} kernel module alone drives such a GPU"),
+            format!("install the {kind} kernel module of the driver in the place of the other"),
+        ),
+        None => (found, LOST.to_owned()),
+    }
+}
+
 /// A GPU that the driver does not have.
 fn lost(m: &Machine, address: Address) -> Option<Finding> {
     let cost = "CUDA does not see this GPU";
     if !m.is_given(address) {
-        return Some(Finding::note(NOT_GIVEN).cost(cost));
+        let is_inside = m.container().is_some();
+        let found =
+            if is_inside { NOT_GIVEN } else { "no right to its node: not given to this process" };
+        return Some(Finding::note(found).cost(cost));
     }
     let bound = m.pci.more(address).driver;
     if let Some(other) = bound.filter(|d| d != "nvidia") {
@@ -128,12 +152,14 @@ fn lost(m: &Machine, address: Address) -> Option<Finding> {
     if m.nvidia.gpus.iter().any(|(a, _)| *a == address) {
         return None;
     }
+    let (found, fix) =
+        without("the driver does not have it".to_owned(), least::other_module(m, address));
     Some(
-        Finding::warn("the driver does not have it")
+        Finding::warn(found)
             .expected("every GPU in /proc/driver/nvidia/gpus")
             .cost(cost)
             .lacks_of_gpu(Need::Gpu, address)
-            .fix(LOST),
+            .fix(fix),
     )
 }
 
@@ -210,6 +236,47 @@ fn nodes(m: &Machine) -> Vec<Finding> {
         }
     };
     all.into_iter().map(mended).collect()
+}
+
+/// NVSwitches, whose fabric manager has to have set them up before CUDA starts; it is no kernel's, and none of /proc/driver
+/// shows it.
+fn fabric(m: &Machine) -> Option<Finding> {
+    let capture = m.pci.capture.known()?;
+    let is_it = |f: &&Function| f.vendor == Some(NVIDIA) && f.class == Some(OTHER_BRIDGE);
+    let count = capture.functions().filter(is_it).count();
+    (count > 0).then(|| {
+        let found = format!(
+            "whether the fabric manager runs for {count} NVSwitches: without it CUDA does not start (error \
+             802)"
+        );
+        Finding::unseen(found, "systemctl status nvidia-fabricmanager; nvidia-smi -q, \"Fabric\"")
+            .source("NVIDIA Fabric Manager user guide; CUDA Driver API, CUresult (802)")
+    })
+}
+
+/// That this process has no right to nodes that CUDA opens in any case, or to that of any GPU.
+fn rights(m: &Machine) -> Option<Finding> {
+    let driver = &m.nvidia;
+    let gpus: Vec<Address> =
+        driver.gpus.iter().map(|(a, _)| *a).filter(|a| m.is_given(*a)).collect();
+    let is_shut = |name: &&String| {
+        let of_all = matches!(name.as_str(), "nvidiactl" | "nvidia-uvm");
+        of_all || !driver.opens_any() && name.strip_prefix("nvidia").is_some_and(is_number)
+    };
+    let shut: Vec<String> =
+        driver.refused.iter().filter(is_shut).map(|name| format!("/dev/{name}")).collect();
+    if shut.is_empty() || !m.has_dev {
+        return None;
+    }
+    let finding = Finding::warn(short(&format!("no right to {}", shut.join(", "))))
+        .expected("the right to read and write /dev/nvidiactl, /dev/nvidia-uvm and a GPU's node")
+        .cost("CUDA finds no GPU")
+        .fix(
+            "ask the scheduler for a GPU; or join the group of the nodes, which the module's options \
+             NVreg_DeviceFileGID and NVreg_DeviceFileMode set",
+        )
+        .source("NVIDIA driver README, \"Device Nodes\"; slurm cgroup.conf(5), ConstrainDevices");
+    Some(gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu)))
 }
 
 fn no_driver(m: &Machine, count: usize) -> Finding {

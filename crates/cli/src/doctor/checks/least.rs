@@ -1,5 +1,6 @@
 //! The least that bellpush takes of a GPU and its driver: what `Gpu::open` refuses.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -33,22 +34,99 @@ fn older(device: u16) -> Option<(&'static str, &'static str)> {
     own.map(|(_, generation, capability)| (*generation, *capability))
 }
 
+/// GPUs that the open kernel module alone drives, by PCI device id: Blackwell (GB100 and GB102, GB202, GB110) and Grace
+/// Hopper (pci.ids; Linux, drivers/vfio/pci/nvgrace-gpu/main.c). Others of these generations are not told apart.
+const OPEN_ALONE: [RangeInclusive<u16>; 6] = [
+    0x2900..=0x29ff,
+    0x2b80..=0x2bff,
+    0x31c2..=0x31c3,
+    0x2342..=0x2342,
+    0x2345..=0x2345,
+    0x2348..=0x2348,
+];
+
+/// The kernel module that a GPU needs, where the driver's is the other: the open one has no GPU from before Turing, the
+/// closed one no Blackwell and no Grace Hopper (NVIDIA Driver Installation Guide, "Kernel Modules").
+pub fn other_module(m: &Machine, gpu: Address) -> Option<&'static str> {
+    other_than(m.pci.capture.known()?.get(gpu)?.device?, m.nvidia.is_open()?)
+}
+
+/// The same of a PCI device id.
+fn other_than(device: u16, is_open: bool) -> Option<&'static str> {
+    let is_old = older(device).is_some_and(|(generation, _)| generation != "Turing");
+    match is_open {
+        true => is_old.then_some("closed"),
+        false => OPEN_ALONE.iter().any(|ids| ids.contains(&device)).then_some("open"),
+    }
+}
+
 /// What is said of versions that bellpush refuses.
 const REFUSED: &str = "bellpush refuses its CUDA: kernels run on CPU threads";
 const LEAST: &str = "driver 550 or later: CUDA 12.4";
 const SOURCE: &str =
     "CUDA Toolkit 12.4, Release Notes, table 3 (minimum driver); CUDA Compatibility";
+/// The same of versions that NVIDIA's driver refuses.
+const MISMATCH: &str = "CUDA Driver API, CUresult (803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, \
+                        804 CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE); CUDA Compatibility";
+
+/// How a library's version stands to the module's; the same where either is no version.
+fn beside(library: &str, module: Option<&str>) -> Ordering {
+    let numbers = |version: &str| -> Option<Vec<u32>> {
+        version.split('.').map(|number| number.parse().ok()).collect()
+    };
+    let module = module.and_then(numbers);
+    numbers(library).zip(module).map_or(Ordering::Equal, |(library, module)| library.cmp(&module))
+}
+
+/// The libraries of CUDA that the loader may take: the one that `LD_LIBRARY_PATH` names, or else any. What cuda-compat
+/// leaves beside the driver's own is taken by those who name its folder.
+fn taken(m: &Machine) -> Vec<&Cuda> {
+    let all = &m.system.cudas;
+    if let Some(first) = all.iter().find(|cuda| cuda.is_first) {
+        return vec![first];
+    }
+    let is_new = |cuda: &&Cuda| major(&cuda.version).is_some_and(|number| number >= DRIVER);
+    let is_own = |cuda: &&Cuda| m.nvidia.driver() == Some(cuda.version.as_str());
+    match all.iter().filter(is_new).find(is_own) {
+        Some(own) => vec![own],
+        None => all.iter().collect(),
+    }
+}
+
+/// A library and the module over which it lies.
+fn over(library: &Cuda, module: Option<&str>) -> String {
+    let (library, module) = (short(&library.version), short(module.unwrap_or("?")));
+    format!("libcuda {library} over the driver {module}")
+}
+
+/// A library that is older than the module: no compatibility goes that way.
+fn mismatched(library: &Cuda, module: &str) -> Finding {
+    let (version, module) = (short(&library.version), short(module));
+    let found = format!("libcuda {version}, older than the driver {module}");
+    let fix = match library.is_first {
+        true => {
+            format!("take {} out of LD_LIBRARY_PATH", short(&library.folder))
+        }
+        false => "install the user-space part of the module's driver".to_owned(),
+    };
+    Finding::prevents(&[Need::Gpu], found)
+        .expected(format!(
+            "libcuda {module}, of the module's own driver, or one of cuda-compat that is newer"
+        ))
+        .cost("CUDA does not start (error 803): kernels run on CPU threads")
+        .fix(fix)
+        .source(MISMATCH)
+}
 
 /// The driver, where CUDA of it is too old or not to be told. Its library counts where that is shown, which is another
-/// than the module's with cuda-compat: the one that `LD_LIBRARY_PATH` names, or else any that the loader may take.
+/// than the module's with cuda-compat.
 pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
-    let all = &m.system.cudas;
-    let first = all.iter().find(|cuda| cuda.is_first);
-    let seen = first.map_or_else(|| all.iter().collect(), |first| vec![first]);
-    let is_new = |version: &str| major(version).map(|number| number >= DRIVER);
-    let (new, old): (Vec<&Cuda>, Vec<&Cuda>) =
-        seen.into_iter().partition(|cuda| is_new(&cuda.version) == Some(true));
     let module = m.nvidia.driver();
+    let is_new = |version: &str| major(version).map(|number| number >= DRIVER);
+    let is_older = |cuda: &Cuda| beside(&cuda.version, module) == Ordering::Less;
+    let (new, old): (Vec<&Cuda>, Vec<&Cuda>) = taken(m)
+        .into_iter()
+        .partition(|cuda| is_new(&cuda.version) == Some(true) && !is_older(cuda));
     let is_module_new = module.and_then(is_new);
     let refused = |found: String| {
         let finding = Finding::prevents(&[Need::Gpu], found).expected(LEAST).cost(REFUSED);
@@ -58,6 +136,9 @@ pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
     };
     let Some(library) = new.first() else {
         return match (old.first(), module, is_module_new) {
+            (Some(old), Some(module), Some(true)) if is_older(old) => {
+                vec![mismatched(old, module)]
+            }
             (Some(old), ..) => refused(format!("libcuda {}, older than 550", short(&old.version))),
             (None, Some(module), Some(false)) => {
                 refused(format!("driver {}, older than 550", short(module)))
@@ -69,25 +150,30 @@ pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
             }
         };
     };
+    let is_newer = beside(&library.version, module) == Ordering::Greater;
     let mut all = Vec::new();
     let mut asked = gpus.to_vec();
-    let both = |library: &Cuda| {
-        let (library, module) = (short(&library.version), short(module.unwrap_or("?")));
-        format!("libcuda {library} over the driver {module}")
-    };
-    if is_module_new == Some(false) {
+    if is_newer {
         let of = |gpu: &Address| m.nvidia.gpus.iter().find(|(a, _)| a == gpu);
         let is_geforce = |gpu: &Address| of(gpu).is_some_and(|(_, it)| it.contains("GeForce"));
         let without = asked.extract_if(.., |gpu| is_geforce(gpu)).collect::<Vec<_>>();
         if !without.is_empty() {
-            let found = format!("{}: a GeForce has no forward compatibility", both(library));
-            let finding =
-                Finding::warn(found).expected(LEAST).cost(REFUSED).fix("update the driver");
-            all.push(lacking(m, finding.source(SOURCE), &without));
+            let found =
+                format!("{}: a GeForce has no forward compatibility", over(library, module));
+            let (expected, fix) = match is_module_new {
+                Some(true) => (
+                    "the library of the module's own driver",
+                    "take that library, or update the driver",
+                ),
+                _ => (LEAST, "update the driver"),
+            };
+            let cost = "CUDA does not start (error 804): kernels run on CPU threads";
+            let finding = Finding::warn(found).expected(expected).cost(cost).fix(fix);
+            all.push(lacking(m, finding.source(MISMATCH), &without));
         }
     }
-    let hidden = match (old.first(), is_module_new) {
-        (Some(old), _) => {
+    let hidden = match old.first() {
+        Some(old) => {
             let each = [*old, library].map(|it| format!("{} of {}", it.version, it.folder));
             let found = format!("which libcuda the loader takes: {}", short(&each.join(", or ")));
             Finding::unseen(
@@ -95,11 +181,14 @@ pub fn driver(m: &Machine, gpus: &[Address]) -> Vec<Finding> {
                 format!("LD_LIBRARY_PATH={} takes this one", short(&library.folder)),
             )
         }
-        (None, Some(false)) => Finding::unseen(
-            format!("{}: whether forward compatibility has this driver and GPU", both(library)),
+        None if is_newer => Finding::unseen(
+            format!(
+                "{}: whether forward compatibility has this driver and GPU",
+                over(library, module)
+            ),
             "nvidia-smi; CUDA Compatibility has the table",
         ),
-        (None, _) => return all,
+        None => return all,
     };
     if all.is_empty() {
         all.push(hidden.hides(&[Need::Gpu]));
@@ -178,6 +267,22 @@ mod tests {
             (0x2bb5, None),                    // RTX PRO 6000 Blackwell Server
         ] {
             assert_eq!(older(device).map(|(name, _)| name), generation, "{device:#06x}");
+        }
+    }
+
+    /// Which kernel module drives a GPU, by the GPU's id.
+    #[test]
+    fn device_ids_tell_the_module() {
+        for (device, is_open, needs) in [
+            (0x1db6, true, Some("closed")), // V100
+            (0x1eb8, true, None),           // T4
+            (0x1eb8, false, None),
+            (0x2330, false, None),         // H100
+            (0x2345, false, Some("open")), // GH200
+            (0x2901, false, Some("open")), // B200
+            (0x2901, true, None),
+        ] {
+            assert_eq!(other_than(device, is_open), needs, "{device:#06x}");
         }
     }
 }

@@ -18,6 +18,7 @@ mod roce;
 
 pub use self::gpu::NOT_GIVEN;
 pub use self::rdma::{AGAIN, LINK, NETDEV};
+pub use self::roce::interfaces;
 use super::finding::Check;
 
 /// All checks, in the order of the report.
@@ -186,7 +187,7 @@ pub const CHECKS: &[Check] = &[
         id: "pcie-mps",
         about: "maximum payload size, beside what the way supports",
         source: "PCIe base specification 7.5.3.3, 7.5.3.4; Linux, kernel-parameters.txt \
-                 (pci=pcie_bus_perf)",
+                 (pci=pcie_bus_safe)",
         run: pcie::mps,
     },
     Check {

@@ -136,19 +136,30 @@ fn rate(generation: u32, lanes: u32) -> f64 {
     speed.map_or(f64::NAN, LinkSpeed::raw_gbps)
 }
 
+/// What gives all below a root port one MPS. `pcie_bus_perf` does not: each device gets the largest of its own and its
+/// bridge's, and an MRRS that keeps to it, which holds for reads of memory and not for what peers write
+/// (Linux, drivers/pci/probe.c, pcie_write_mps(), pcie_write_mrrs()).
+const EVEN: &str = "boot with pci=pcie_bus_safe, or set the size in the firmware; all below a root \
+                    port need the same";
+
+/// Whether a device's Device Control can be asked for sizes and ordering. What does not answer has none; another check
+/// tells of it. A virtual function has its physical one's: its own fields are reserved and read 0, which is 128 B (PCIe
+/// base specification 9.3.5; Linux, drivers/pci/probe.c, pci_configure_relaxed_ordering()).
+fn has_control(m: &Machine, a: Address) -> bool {
+    !m.is_gone(a) && !m.pci.is_virtual(a)
+}
+
 pub fn mps(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let (devices, _) = devices(m, &tree);
     let (mut all, mut fine, mut hidden) =
         (Vec::new(), BTreeMap::<u32, Vec<Address>>::new(), Vec::new());
     let supports = supports(m, &tree);
-    // What does not answer has no MPS; another check tells of it.
-    for a in devices.into_iter().filter(|a| !m.is_gone(*a)) {
+    for a in devices.into_iter().filter(|a| has_control(m, *a)) {
         let support = supports.get(&top(&tree, a)).copied().flatten();
         let in_use = tree.capture().get(a).and_then(|f| f.mps);
         let (Some(support), Some(in_use)) = (support, in_use) else {
-            // A virtual function has its physical one's.
-            hidden.extend((!tree.capture().is_virtual(a)).then_some(a));
+            hidden.push(a);
             continue;
         };
         let uneven = smaller_above(m, &tree, a, in_use).or_else(|| larger_above(m, &tree, a));
@@ -164,16 +175,19 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
         let found = format!("MPS of {in_use} B");
         // Without a card the rate of a GPU's own transfers is no matter of the network.
         let is_small = in_use < LEAST_MPS && !m.rdma.is_empty();
-        let finding = if is_small { Finding::warn(found) } else { Finding::note(found) };
+        // Of everything, which lets any two devices be peers.
+        let is_chosen = m.system.booted_for_pci("pcie_bus_peer2peer");
+        let finding = match is_small && !is_chosen {
+            true => Finding::warn(found),
+            false if is_chosen => Finding::note(format!("{found}, by pci=pcie_bus_peer2peer")),
+            false => Finding::note(found),
+        };
         all.push(
             finding
                 .of(named(m, &tree, a))
                 .expected(format!("{possible} B, which everything below the root port supports"))
                 .cost(slower(in_use, possible))
-                .fix(
-                    "boot with pci=pcie_bus_perf, or set the size in the firmware; both ends \
-                 of a link need the same",
-                ),
+                .fix(EVEN),
         );
     }
     all.extend(smaller_peers(m, &tree));
@@ -201,7 +215,7 @@ fn smaller_above(m: &Machine, tree: &Tree<'_>, a: Address, in_use: u32) -> Optio
             .cost(
                 "the bridge takes larger writes for malformed TLPs: a fatal error, the link resets",
             )
-            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+            .fix(EVEN),
     )
 }
 
@@ -223,8 +237,15 @@ fn larger_above(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<Finding> {
                 "completions and peers' writes of the bridge's size are malformed TLPs to the \
                  device: a fatal error",
             )
-            .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+            .fix(EVEN),
     )
+}
+
+/// Whether the bridge above has a larger MPS: reads that ask for no more than the own one are answered within it.
+fn is_below_larger(tree: &Tree<'_>, a: Address) -> bool {
+    let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
+    let above = tree.chain(a).last().copied().and_then(mps);
+    above.zip(mps(a)).is_some_and(|(above, own)| above > own)
 }
 
 /// GPUs and NICs below one switch, of which the one has a larger MPS than the other, or than a
@@ -234,6 +255,9 @@ fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
     let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
     for gpu in m.gpus().into_iter().take(RANKED) {
         for nic in candidates(tree).into_iter().take(RANKED).filter(|_| !m.rdma.is_empty()) {
+            if m.pci.is_virtual(nic) {
+                continue;
+            }
             if !matches!(tree.class(gpu, nic), Class::Known(Distance::Pix | Distance::Pxb)) {
                 continue;
             }
@@ -260,7 +284,7 @@ fn smaller_peers(m: &Machine, tree: &Tree<'_>) -> Vec<Finding> {
                         "the larger writes of the one are malformed TLPs to the other: a fatal \
                          error",
                     )
-                    .fix("boot with pci=pcie_bus_safe, or set the size in the firmware"),
+                    .fix(EVEN),
             );
         }
     }
@@ -316,20 +340,34 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     }
     let (mut all, mut hidden) = (Vec::new(), Vec::new());
     let (mut right, mut less) = (Vec::new(), BTreeMap::<u32, Vec<Address>>::new());
-    for a in candidates(&tree).into_iter().filter(|a| !m.is_gone(*a)) {
+    for a in candidates(&tree).into_iter().filter(|a| has_control(m, *a)) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
-            None => hidden.extend((!tree.capture().is_virtual(a)).then_some(a)),
-            Some(bytes) if bytes < LEAST_MRRS => all.push(
-                Finding::warn(format!("MRRS of {bytes} B"))
+            None => hidden.push(a),
+            Some(bytes) if bytes < MOST_MRRS && is_below_larger(&tree, a) => {
+                let finding =
+                    Finding::note(format!("MRRS of {bytes} B, and an MPS below the bridge's"));
+                all.push(
+                    finding
+                        .of(named(m, &tree, a))
+                        .expected("one MPS of both (check pcie-mps) before a larger MRRS")
+                        .cost(format!(
+                            "{}; with a larger one, completions of the bridge's size are malformed \
+                             TLPs to the device",
+                            reads(bytes)
+                        )),
+                );
+            }
+            Some(bytes) if bytes < LEAST_MRRS => {
+                let finding = Finding::warn(format!("MRRS of {bytes} B"))
                     .of(named(m, &tree, a))
                     .expected("512 B or more; 4096 B for the most")
                     .cost(reads(bytes))
                     .fix(
                         "set bits 14:12 of Device Control; the firmware's setting comes back \
                      at boot",
-                    )
-                    .script(format!("setpci -s {} CAP_EXP+8.w=5000:7000", quoted(&a.to_string()))),
-            ),
+                    );
+                all.push(setting(m, finding, a, "5000:7000"));
+            }
             Some(bytes) if bytes < MOST_MRRS => less.entry(bytes).or_default().push(a),
             Some(_) => right.push(a),
         }
@@ -345,6 +383,15 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     }
     all.extend(hidden_config(m, &tree, &hidden, "MRRS"));
     all
+}
+
+/// The finding, with the line that sets bits of a device's Device Control. A guest has no say in them: its hypervisor
+/// may keep what it writes to itself.
+fn setting(m: &Machine, finding: Finding, a: Address, bits: &str) -> Finding {
+    match m.system.is_virtual {
+        true => finding.script("# a virtual machine: on the host, bellpush doctor there"),
+        false => finding.script(format!("setpci -s {} CAP_EXP+8.w={bits}", quoted(&a.to_string()))),
+    }
 }
 
 /// Requests that a long read is cut into.
@@ -364,8 +411,7 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
     }
     let is_amd = m.system.cpu.known().is_some_and(|cpu| cpu.contains("AMD"));
     let (mut off, mut on, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
-    let is_asked = |a: &Address| !tree.capture().is_virtual(*a) && !m.is_gone(*a);
-    for a in candidates(&tree).into_iter().filter(is_asked) {
+    for a in candidates(&tree).into_iter().filter(|a| has_control(m, *a)) {
         match m.pci.more(a).relaxed {
             Some(true) => on.push(a),
             Some(false) => off.push(a),
@@ -394,8 +440,7 @@ pub fn relaxed(m: &Machine) -> Vec<Finding> {
                  and Broadwell",
             );
         if is_amd {
-            let line = format!("setpci -s {} CAP_EXP+8.w=0010:0010", quoted(&a.to_string()));
-            finding = finding.script(line);
+            finding = setting(m, finding, a, "0010:0010");
         }
         all.push(finding);
     }

@@ -154,9 +154,10 @@ fn translates(m: &Machine, kind: &str, [gpus, nics]: &[Vec<Address>; 2]) -> Find
              machines need it",
             )
             .script(
-                "# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then \
+                "# Debian: add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then \
              update-grub and reboot",
             )
+            .script("# RHEL: grubby --update-kernel=ALL --args=iommu=pt, and reboot")
     };
     // nvidia_peermem hands out physical addresses; with dma-buf the driver should map them, and was
     // seen not to.
@@ -192,6 +193,15 @@ pub fn platform(m: &Machine) -> Vec<Finding> {
     let through = pairs.iter().filter(|p| !near(p)).count();
     if pairs.is_empty() || through == 0 {
         return Vec::new();
+    }
+    // A guest's root ports are its hypervisor's, whatever CPU they stand for.
+    if m.system.is_virtual {
+        let found = format!(
+            "{through} of {} GPUs reach their NIC through root ports of a hypervisor: the host's tree \
+             and ACS decide what is forwarded",
+            pairs.len()
+        );
+        return vec![Finding::unseen(found, "bellpush doctor on the host")];
     }
     let cpu = short(m.system.cpu.known().map_or("unknown CPU", String::as_str));
     let of = format!(

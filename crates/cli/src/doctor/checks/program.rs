@@ -23,7 +23,12 @@ pub fn program(m: &Machine) -> Vec<Finding> {
         );
     }
     let Some(libraries) = m.system.libraries.known() else { return all };
-    let mut names: Vec<&str> = libraries.values().map(String::as_str).collect();
+    // The loader takes the libcuda of LD_LIBRARY_PATH before that of the usual folders.
+    let first = m.system.cudas.iter().find(|cuda| cuda.is_first);
+    let first = first.map(|cuda| format!("libcuda.so.{}", cuda.version));
+    let usual = libraries.iter().filter(|(name, _)| first.is_none() || **name != "libcuda.so.1");
+    let mut names: Vec<&str> =
+        usual.map(|(_, full)| full.as_str()).chain(first.as_deref()).collect();
     let has_cuda = libraries.contains_key("libcuda.so.1") || !m.system.cudas.is_empty();
     if m.nvidia.version.known().is_some() && !has_cuda {
         all.push(

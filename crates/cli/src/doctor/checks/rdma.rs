@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use bellpush::pcie::tlp::{Gen, LinkSpeed};
-use bellpush::pcie::topology::{Kind, Rate};
+use bellpush::pcie::topology::{Address, Kind, Rate, Tree};
 
+use super::card::{slot, split};
 use crate::doctor::finding::{Finding, Need, quoted};
 use crate::doctor::machine::Machine;
 use crate::doctor::machine::rdma::{Netdev, Port, RdmaDevice};
@@ -352,7 +353,7 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
     let Some(tree) = m.pci.tree() else { return Vec::new() };
     let mut all = Vec::new();
     // Functions of one card share its link.
-    let mut cards: BTreeMap<_, Card> = BTreeMap::new();
+    let mut cards: BTreeMap<Slot, Card> = BTreeMap::new();
     let mut narrow = Vec::new();
     for device in m.answering() {
         for port in device.ports.iter().filter(|p| p.is_active()) {
@@ -368,18 +369,20 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
                 );
             }
             if let Some(a) = device.address.filter(|a| !tree.capture().is_virtual(*a)) {
-                let card = cards.entry((a.domain, a.bus, a.device)).or_default();
+                let card = cards.entry(slot(a)).or_default();
                 card.gbps += gbps;
                 card.most = card.most.max(*gbps);
                 card.ports.push(of_port(device, port));
             }
         }
     }
+    all.extend(
+        split(m, &tree).into_iter().filter_map(|halves| of_halves(&tree, &halves, &mut cards)),
+    );
     for device in m.mlx5() {
         let Some(address) = device.address else { continue };
         let (max, now) = tree.link(address);
-        let (Some(Card { gbps, most, ports }), Some(rate)) =
-            (cards.remove(&(address.domain, address.bus, address.device)), max)
+        let (Some(Card { gbps, most, ports }), Some(rate)) = (cards.remove(&slot(address)), max)
         else {
             continue;
         };
@@ -409,6 +412,54 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
         });
     }
     all
+}
+
+/// Domain, bus and device.
+type Slot = (u32, u8, u8);
+
+/// Of a card with a link to each of two sockets, which share its ports: what both links carry, beside the ports of one.
+/// It is taken out of `cards`, unless not all of it is seen.
+fn of_halves(
+    tree: &Tree<'_>,
+    halves: &[Address],
+    cards: &mut BTreeMap<Slot, Card>,
+) -> Option<Finding> {
+    let of = |a: &Address| {
+        let (max, now) = tree.link(*a);
+        let max = max?;
+        let is_whole = now.is_none_or(|now| now.common(max) == max);
+        Some((cards.get(&slot(*a))?, raw_gbps(max)?, is_whole))
+    };
+    let all: Vec<(&Card, f64, bool)> = halves.iter().map(of).collect::<Option<_>>()?;
+    let gbps = all.iter().map(|(card, ..)| card.gbps).fold(0.0, f64::max);
+    let limit: f64 = all.iter().map(|(_, limit, _)| limit).sum();
+    let least = all.iter().map(|(_, limit, _)| *limit).fold(f64::INFINITY, f64::min);
+    let is_whole = all.iter().all(|(.., is_whole)| *is_whole);
+    let ports: Vec<&str> =
+        all.iter().flat_map(|(card, ..)| &card.ports).map(String::as_str).collect();
+    let subject = ports.join(", ");
+    let found = format!(
+        "{gbps:.0} Gb/s of one card's ports on {} links, which carry {limit:.0} Gb/s",
+        all.len()
+    );
+    halves.iter().for_each(|a| drop(cards.remove(&slot(*a))));
+    let finding = if gbps > limit {
+        Finding::warn(found)
+            .expected("links that carry the ports together")
+            .cost(format!(
+                "PCIe bounds the rate: {:.0} % of the ports' rate at most",
+                limit / gbps * 100.0
+            ))
+            .fix("move the card to wider or faster slots, or count on the lower rate")
+    } else if gbps > least {
+        Finding::note(found).cost(format!("one half alone carries {least:.0} Gb/s"))
+    } else if is_whole {
+        Finding::fine(found)
+    } else {
+        // Which `pcie-link` tells of.
+        return None;
+    };
+    Some(finding.of(subject))
 }
 
 /// Counters of errors on the link, and of packets that had to go again.

@@ -285,6 +285,23 @@ fn of_netdev(device: &RdmaDevice, netdev: &Netdev, has_vlans: Option<bool>) -> O
                     )
                 }
             })
+    } else if on(&pfc)
+        && on(&ecn)
+        && !pfc.iter().flatten().any(|p| ecn.iter().flatten().any(|e| e == p))
+    {
+        Finding::warn(found)
+            .expected("PFC and ECN of one priority, that of RoCE's packets")
+            .cost(
+                "RoCE's packets have one of them alone: without PFC they are dropped, without ECN \
+                 they hold up all that goes the same way",
+            )
+            .fix("enable ECN of the priority with PFC, and the same on the switch")
+            .script("# once the switches have the same, P the priority with PFC:")
+            .script(format!("# echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/P"))
+            .script(format!("# echo 1 > /sys/class/net/{name}/ecn/roce_rp/enable/P"))
+    } else if on(&pfc) && off(&ecn) {
+        Finding::note(found)
+            .cost("without ECN no sender slows down: pauses spread to all that goes the same way")
     } else {
         Finding::fine(found)
     })

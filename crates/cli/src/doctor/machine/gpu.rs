@@ -1,8 +1,9 @@
 //! NVIDIA's driver, as /proc/driver/nvidia shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::pcie::topology::Address;
+use nix::unistd::{AccessFlags, access};
 
 use crate::doctor::read::{Root, Seen};
 
@@ -23,6 +24,9 @@ pub struct Nvidia {
     pub minors: BTreeMap<Address, u32>,
     /// Names in /dev that begin with `nvidia`.
     pub nodes: Vec<String>,
+    /// Those of them that this process may not open for reading and writing, by their mode or by a control group of
+    /// devices (inode_permission() of Linux asks both).
+    pub refused: BTreeSet<String>,
     /// Whether nvidia-modprobe is there, which is setuid root and makes the nodes at the first use.
     pub makes_nodes: bool,
     /// Whether /dev/gdrdrv is there.
@@ -30,9 +34,19 @@ pub struct Nvidia {
 }
 
 impl Nvidia {
-    /// Reads it.
-    pub fn read(root: &Root) -> Self {
+    /// Reads it, and on the running machine asks for the rights: a recording has the answer.
+    pub fn read(root: &Root, live: bool) -> Self {
         let version = root.text("proc/driver/nvidia/version");
+        let nodes: Vec<String> =
+            root.list("dev").into_iter().filter(|n| n.starts_with("nvidia")).collect();
+        let refused = root.answer("access/nvidia", live, || {
+            let may = |name: &String| {
+                let rights = AccessFlags::R_OK | AccessFlags::W_OK;
+                access(&root.path(&format!("dev/{name}")), rights).is_ok()
+            };
+            let all: Vec<String> = nodes.iter().filter(|name| !may(name)).cloned().collect();
+            all.join("\n")
+        });
         let first = |text: &String| {
             let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
             Some(line.trim_start_matches("NVRM version:").trim().to_owned())
@@ -53,7 +67,13 @@ impl Nvidia {
                 .into_iter()
                 .filter_map(|(a, minor)| Some((a, minor?.parse().ok()?)))
                 .collect(),
-            nodes: root.list("dev").into_iter().filter(|n| n.starts_with("nvidia")).collect(),
+            refused: refused
+                .known()
+                .map_or("", |it| it.as_str())
+                .lines()
+                .map(str::to_owned)
+                .collect(),
+            nodes,
             makes_nodes: root.has("usr/bin/nvidia-modprobe"),
             gdrdrv: root.has("dev/gdrdrv"),
         }
@@ -66,7 +86,6 @@ impl Nvidia {
 
     /// How many nodes of GPUs there are.
     pub fn numbered_nodes(&self) -> usize {
-        let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
         let is_it = |n: &&String| n.strip_prefix("nvidia").is_some_and(is_number);
         self.nodes.iter().filter(is_it).count()
     }
@@ -75,6 +94,17 @@ impl Nvidia {
     pub fn lacks_node(&self, gpu: Address) -> bool {
         let node = self.minors.get(&gpu).map(|minor| format!("nvidia{minor}"));
         node.is_some_and(|node| !self.nodes.contains(&node))
+    }
+
+    /// Whether this process is known to have no right to a GPU's node.
+    pub fn refuses(&self, gpu: Address) -> bool {
+        let node = self.minors.get(&gpu).map(|minor| format!("nvidia{minor}"));
+        node.is_some_and(|node| self.refused.contains(&node))
+    }
+
+    /// Whether this process may open the node of any of the driver's GPUs, as far as that is known.
+    pub fn opens_any(&self) -> bool {
+        self.gpus.iter().any(|(gpu, _)| !self.lacks_node(*gpu) && !self.refuses(*gpu))
     }
 
     /// Whether the kernel module is the open one.
@@ -134,6 +164,11 @@ impl Nvidia {
         }
         all
     }
+}
+
+/// Whether a name's end is a number, as of the nodes of GPUs.
+pub fn is_number(end: &str) -> bool {
+    !end.is_empty() && end.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Whether an entry sets a key to a number other than 0.

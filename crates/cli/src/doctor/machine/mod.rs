@@ -85,7 +85,7 @@ impl Machine {
             system: System::read(root, env.get(LIBRARY_PATH).map_or("", String::as_str)),
             env,
             conf,
-            nvidia: Nvidia::read(root),
+            nvidia: Nvidia::read(root, live),
             pci: Pci::read(root),
             uverbs: Uverbs::read(root, live),
             rdma,
@@ -183,7 +183,11 @@ impl Machine {
     }
 
     /// Whether a GPU is this container's: one sees the PCI functions of all, and may have the driver and the nodes of some.
+    /// A process of a scheduler, too, may have the right to the nodes of some.
     pub fn is_given(&self, gpu: Address) -> bool {
+        if self.has_dev && self.nvidia.refuses(gpu) && self.nvidia.opens_any() {
+            return false;
+        }
         let has = |own: &Address| self.nvidia.gpus.iter().any(|(a, _)| a == own);
         let is_shut = self.has_dev && self.nvidia.has_a_node() && self.nvidia.lacks_node(gpu);
         self.container().is_none() || self.nvidia.gpus.is_empty() || has(&gpu) && !is_shut

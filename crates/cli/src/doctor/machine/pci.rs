@@ -6,9 +6,17 @@ use bellpush::pcie::topology::{Address, Capture, Kind, Tree, capture_sysfs};
 
 use crate::doctor::read::{Root, Seen};
 
+const MELLANOX: u16 = 0x15b3;
+
+/// Virtual functions of mlx5 (Linux, drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_core_pci_table:
+/// MLX5_PCI_DEV_IS_VF).
+const VIRTUAL: [u16; 8] = [0x1012, 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3];
+
 /// What the topology leaves out of a GPU, a NIC or a bridge above one.
 #[derive(Debug, Clone)]
 pub struct More {
+    /// Bytes of configuration space that are shown: 64 to a reader without rights.
+    pub config: usize,
     /// Largest MPS that it supports (Device Capabilities, bits 2:0).
     pub mpss: Option<u32>,
     /// Whether relaxed ordering is enabled (Device Control, bit 4).
@@ -37,6 +45,7 @@ pub struct More {
 impl More {
     /// Nothing of what there may be.
     const UNSEEN: Self = Self {
+        config: 0,
         mpss: None,
         relaxed: None,
         bar1: None,
@@ -93,6 +102,15 @@ impl Pci {
         self.capture.known().map(Tree::new)
     }
 
+    /// Whether a function is a virtual one, in its guest as well, where nothing names its physical one. Of those of
+    /// ConnectX the device id says so.
+    pub fn is_virtual(&self, address: Address) -> bool {
+        let Some(capture) = self.capture.known() else { return false };
+        let id = capture.get(address).and_then(|f| Some((f.vendor?, f.device?)));
+        let is_mlx5 = |(vendor, id)| vendor == MELLANOX && VIRTUAL.contains(&id);
+        capture.is_virtual(address) || id.is_some_and(is_mlx5)
+    }
+
     /// More of a function; nothing where nothing was read.
     pub fn more(&self, address: Address) -> More {
         self.more.get(&address).cloned().unwrap_or(More::UNSEEN)
@@ -129,6 +147,8 @@ fn gone(capture: &Capture, more: &BTreeMap<Address, More>) -> BTreeSet<Address> 
 
 /// Bytes of a configuration space (PCIe base specification 7.2.1).
 pub const CONFIG_SPACE: u64 = 4096;
+/// Bytes of it without extended capabilities, where the machine shows no reader more of it.
+pub const CONVENTIONAL: usize = 256;
 
 fn more(root: &Root, address: Address) -> More {
     let dir = format!("sys/bus/pci/devices/{address}");
@@ -146,6 +166,7 @@ fn more(root: &Root, address: Address) -> More {
         Some(u16::from_le_bytes([*config.get(at + 6)?, *config.get(at + 7)?]))
     };
     More {
+        config: config.len(),
         mpss,
         is_dead,
         relaxed,

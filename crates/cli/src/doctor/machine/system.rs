@@ -108,9 +108,7 @@ impl System {
             release: root.text("proc/sys/kernel/osrelease"),
             cmdline: root.text("proc/cmdline"),
             cpu: info.clone().parse("cpuinfo", |text| crate::values::cpu_name(text)),
-            is_virtual: cpuinfo
-                .lines()
-                .any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
+            is_virtual: crate::values::is_guest(cpuinfo),
             is_arm: info.known().map(|text| text.contains("CPU implementer")),
             locked: root.text("proc/self/limits").parse("limits", |text| locked(text)),
             capabilities: status.parse("status", capabilities),
@@ -157,6 +155,13 @@ impl System {
     /// Whether a word is on the kernel's command line.
     pub fn booted_with(&self, word: &str) -> bool {
         self.cmdline.known().is_some_and(|line| line.split_whitespace().any(|w| w == word))
+    }
+
+    /// Whether `pci=` has a word on the kernel's command line.
+    pub fn booted_for_pci(&self, word: &str) -> bool {
+        let line = self.cmdline.known().map_or("", String::as_str);
+        let lists = line.split_whitespace().filter_map(|w| w.strip_prefix("pci="));
+        lists.flat_map(|list| list.split(',')).any(|own| own == word)
     }
 
     /// Whether a module is loaded.

@@ -280,9 +280,18 @@ fn gid_index(
     }
 }
 
+/// The GPUs that CUDA numbers, in PCI's order: those that this container can open.
+fn numbered(m: &Machine) -> Vec<(Address, String)> {
+    let given = m.nvidia.gpus.iter().filter(|(gpu, _)| m.is_given(*gpu));
+    let mut gpus: Vec<_> = given.cloned().collect();
+    gpus.sort_unstable();
+    gpus
+}
+
 pub fn cuda(m: &Machine) -> Vec<Finding> {
     let name = "CUDA_VISIBLE_DEVICES";
-    let count = m.nvidia.gpus.len();
+    let gpus = numbered(m);
+    let count = gpus.len();
     let Some(value) = m.env.get(name).filter(|_| count > 0) else { return Vec::new() };
     let entries: Vec<&str> = value.split(',').map(str::trim).collect();
     // An index below the count, or the start of a UUID.
@@ -310,41 +319,51 @@ pub fn cuda(m: &Machine) -> Vec<Finding> {
     } else {
         Finding::fine(set)
     };
-    let finding = match left_out(m, &distinct) {
+    let finding = match left_out(m, gpus, &distinct) {
         Left::These(gpus) => {
             let named: Vec<String> = gpus.iter().map(|gpu| label(m, *gpu)).collect();
+            // No fault by itself; one where CUDA refuses the others.
             let finding = match finding.severity {
-                Severity::Fine => Finding::note(finding.found).cost("CUDA sees the others alone"),
+                Severity::Fine => Finding::note(finding.found)
+                    .expected("the GPUs that work among those that it names")
+                    .cost("CUDA sees the others alone"),
                 _ => finding,
             };
             gpus.iter().fold(finding, |f, gpu| f.lacks_of_gpu(Need::Gpu, *gpu)).of(named.join(", "))
         }
         Left::Some if finding.severity == Severity::Fine => {
             let found = format!("{}: whether it leaves out the GPUs that work", finding.found);
-            Finding::unseen(found, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, and name GPUs by index")
-                .hides(&[Need::Gpu])
+            return vec![
+                Finding::unseen(found, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, and name GPUs by index")
+                    .hides(&[Need::Gpu]),
+            ];
         }
-        Left::Some | Left::None => finding,
+        Left::Unknown if finding.severity == Severity::Fine => Finding::note(finding.found)
+            .expected("indices, to be seen here")
+            .cost("CUDA may see some of the GPUs alone: names do not show here of which they are"),
+        Left::Some | Left::Unknown | Left::None => finding,
     };
-    vec![if finding.severity >= Severity::Warning { unset(m, finding, name) } else { finding }]
+    vec![if finding.severity > Severity::Fine { unset(m, finding, name) } else { finding }]
 }
 
 /// What a list of GPUs leaves out.
 enum Left {
     /// None, or some of GPUs that can all be used.
     None,
+    /// The same by names: it is not known which.
+    Unknown,
     /// These GPUs.
     These(Vec<Address>),
     /// Some, it is not known which, of GPUs some of which are refused.
     Some,
 }
 
-/// The GPUs that `shown` does not name. CUDA counts the fastest ones first, unless `CUDA_DEVICE_ORDER` has them in PCI's
-/// order: as they are where all are of one model.
-fn left_out(m: &Machine, shown: &BTreeSet<&str>) -> Left {
-    let mut gpus = m.nvidia.gpus.clone();
-    gpus.sort_unstable();
-    if shown.len() >= gpus.len() {
+/// Those of `gpus` that `shown` does not name. CUDA counts the fastest ones first, unless `CUDA_DEVICE_ORDER` has them in
+/// PCI's order: as they are where all are of one model.
+fn left_out(m: &Machine, gpus: Vec<(Address, String)>, shown: &BTreeSet<&str>) -> Left {
+    // Instances of MIG may be of one GPU, however many they are.
+    let has_parts = shown.iter().any(|entry| entry.starts_with("MIG-"));
+    if gpus.len() < 2 || !has_parts && shown.len() >= gpus.len() {
         return Left::None;
     }
     let is_ordered = m.var("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID")
@@ -356,7 +375,12 @@ fn left_out(m: &Machine, shown: &BTreeSet<&str>) -> Left {
         return Left::These(others.map(|(_, (gpu, _))| *gpu).collect());
     }
     let gpus: Vec<Address> = gpus.into_iter().map(|(gpu, _)| gpu).collect();
-    if least::generation(m, &gpus).is_empty() { Left::None } else { Left::Some }
+    let are_alike = least::generation(m, &gpus).is_empty();
+    match (are_alike, shown.iter().all(|entry| entry.parse::<usize>().is_ok())) {
+        (true, true) => Left::None,
+        (true, false) => Left::Unknown,
+        (false, _) => Left::Some,
+    }
 }
 
 /// The findings, or that what is set is in order.
