@@ -129,7 +129,8 @@ pub(super) fn attach_sm(sim: &mut Sim, node: u32, p: &Params, sms: Sms) -> Endpo
     attach(sim, node, out, back, endpoint(sms.lines * sms.blocks, 0.0, ANSWER_BYTES, false))
 }
 
-/// Adds a GPU's memory.
+/// Adds a GPU's memory. It answers in lines; those of one read that wait for the way out leave as one
+/// completion of at most MPS. No source states how one cuts its answers.
 pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     let way = internal(3000.0, p.hbm_ns);
     let out = ChannelSpec { joins: true, ..way };

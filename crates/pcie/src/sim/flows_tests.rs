@@ -1,6 +1,6 @@
 use super::*;
 use crate::sim::{PathModel, TestBedSpec, predict};
-use crate::topology::{Topology, builtin, from_toml, two_ports};
+use crate::topology::{Knob, Topology, builtin, from_toml, two_ports};
 
 const MACHINE: &str = include_str!("../../machines/esc8000a-e13p.toml");
 
@@ -42,6 +42,28 @@ fn acs_halves_what_goes_both_ways_under_one_switch() {
     assert!((free / (2.0 * link) - 1.0).abs() < 0.02, "{free}");
     // One uplink carries both directions, up and down.
     assert!((redirected / link - 1.0).abs() < 0.02, "{redirected}");
+}
+
+/// As docs/pcie.md has it: what a GPU answers is joined where it waits, what a NIC answers is not.
+#[test]
+fn lines_of_a_gpu_join_where_they_wait_and_those_of_a_nic_do_not() {
+    let page = include_str!("../../../../docs/pcie.md");
+    let rate = |at: &str, mps, mrrs| {
+        let t = builtin("dgx-h100").unwrap();
+        let t = t.with(Knob::Mps, mps).and_then(|t| t.with(Knob::Mrrs, mrrs)).unwrap_or(t);
+        let [by, at] = ["gpu0", at].map(|id| t.find(id).unwrap());
+        let flow = Flow { from: at, to: by, by: Move::Read };
+        simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0]
+    };
+    for (at, mps, mrrs, said) in [
+        ("gpu1", 256.0, 512.0, "have 55.6 GB/s here (`gpu0<gpu1`"),
+        ("nic0", 256.0, 512.0, "between the 53.8 of 128 B throughout"),
+        ("gpu1", 128.0, 512.0, "between the 53.8 of 128 B throughout"),
+        ("gpu1", 256.0, 4096.0, "and 58.3 of 256 B"),
+    ] {
+        let rate = format!("{:.1}", rate(at, mps, mrrs));
+        assert!(said.contains(&rate) && page.contains(said), "{at} {mps} {mrrs}: {rate}");
+    }
 }
 
 #[test]

@@ -89,6 +89,18 @@ pub enum TopologyError {
         /// Its value.
         value: f64,
     },
+    /// A size is none of a packet.
+    #[error("{}{}: {field} of {value} must be a power of two from 32 to 4096", at(.line), one_line(.id))]
+    Packet {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+        /// Field.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+    },
     /// A rate is none that a topology takes.
     #[error("{}{}: {field} of {value} must be from 0.001 to 1000000 GB/s", at(.line), one_line(.id))]
     Rate {

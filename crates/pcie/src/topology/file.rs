@@ -402,9 +402,9 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     Ok(topology)
 }
 
-/// An error about a number of a root complex or device.
-fn number(line: usize, id: &str, field: &'static str, value: u32) -> TopologyError {
-    TopologyError::Number { line: Some(line), id: id.to_owned(), field, value: f64::from(value) }
+/// An error about a size of packets of a root complex or device.
+fn packet(line: usize, id: &str, field: &'static str, value: u32) -> TopologyError {
+    TopologyError::Packet { line: Some(line), id: id.to_owned(), field, value }
 }
 
 fn root_complex(
@@ -427,12 +427,12 @@ fn root_complex(
     }
     let power = |bytes: &Option<Spanned<u32>>, field| match bytes {
         Some(b) if !b.as_ref().is_power_of_two() || !(32..=4096).contains(b.as_ref()) => {
-            Err(number(line_of(b.span().start), id, field, *b.as_ref()))
+            Err(packet(line_of(b.span().start), id, field, *b.as_ref()))
         }
         bytes => Ok(bytes.as_ref().map(|b| *b.as_ref())),
     };
-    let tlp_bytes = power(&e.p2p_tlp_bytes, "p2p_tlp_bytes (a power of two from 32)")?;
-    let read_bytes = power(&e.p2p_read_bytes, "p2p_read_bytes (a power of two from 32)")?;
+    let tlp_bytes = power(&e.p2p_tlp_bytes, "p2p_tlp_bytes")?;
+    let read_bytes = power(&e.p2p_read_bytes, "p2p_read_bytes")?;
     let node = builder.add(id, Kind::RootComplex, Some(parent), None, Some(line));
     node.p2p = P2p {
         reads: e.p2p_reads,
@@ -499,8 +499,7 @@ fn device(
             return Err(TopologyError::Syntax { line: Some(line), reason });
         }
         if !bytes.is_power_of_two() || !(32..=4096).contains(&bytes) {
-            let field = "packet_bytes (a power of two from 32 to 4096)";
-            return Err(number(line, e.id.as_ref(), field, bytes));
+            return Err(packet(line, e.id.as_ref(), "packet_bytes", bytes));
         }
     }
     let parent = Some(e.parent.as_ref().as_str());

@@ -3,7 +3,8 @@
 
 use super::profiles::Peer;
 
-/// Treatment of traffic between the ports of a root complex. `None` means unknown, or no limit.
+/// Treatment of traffic between the ports of a root complex. `None` means unknown, or no limit. A limit
+/// is of each root port out of which such traffic leaves, each way: two ports have twice as much together.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct P2p {
     /// Whether memory reads are forwarded. Intel's client CPUs, for one, forward writes only. The
@@ -18,7 +19,7 @@ pub struct P2p {
     pub read_slots: Option<u32>,
     /// Largest read that is forwarded in one piece; `None`: the requester's MRRS.
     pub read_bytes: Option<u32>,
-    /// Bandwidth limit of forwarded traffic each way, GB/s; `None`: unlimited.
+    /// Bandwidth limit of forwarded traffic out of each root port, GB/s; `None`: unlimited.
     pub cap_gb_per_s: Option<f64>,
     /// Bandwidth limit of what forwarded reads return, GB/s.
     pub read_gb_per_s: Option<f64>,

@@ -470,7 +470,8 @@ mod tests {
         assert_eq!((turin.reads, turin.limit(Peer::Reads, "")), (Some(true), Limit::Unknown));
         let storm = of("Threadripper PRO 7955WX");
         assert_eq!(storm.limit(Peer::Reads, ""), Limit::AtLeast(26.9));
-        // Loads of GPUs cut completions at 128 B, which carry 55.6 of Gen5 x16: no read has more.
+        // What a GPU's memory answers comes in lines of 128 B, some of them joined: 55.6 of Gen5 x16 at MPS
+        // 256 and MRRS 512. No read has more.
         let reads = PROFILES.iter().flat_map(|p| p.seen).filter(|s| s.of == Peer::Reads);
         assert_eq!(reads.clone().count(), 2);
         reads.for_each(|s| assert!(s.gb_per_s[1] < 55.6, "{s:?}"));

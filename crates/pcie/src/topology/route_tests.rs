@@ -186,8 +186,7 @@ fn faults_of_the_new_fields_have_their_line() {
     let at = |n| format!("line {n}: ");
     assert_eq!(
         root("p2p_read_bytes = 48"),
-        at(rc + 1)
-            + "rc0: p2p_read_bytes (a power of two from 32) of 48 must be positive and finite"
+        at(rc + 1) + "rc0: p2p_read_bytes of 48 must be a power of two from 32 to 4096"
     );
     assert!(root("numa = \"n9\"").starts_with(&(at(rc + 1) + "rc0: unknown device \"n9 in s0\"")));
     assert!(root("iommu = \"maybe\"").starts_with(&(at(rc + 1) + "unknown variant `maybe`")));

@@ -364,7 +364,9 @@ fn packets_of_a_gpu_are_as_its_entry_or_its_name_says() {
     }
     for bytes in [0, 16, 48, 8192] {
         let error = with(&format!("packet_bytes={bytes}\n")).unwrap_err().to_string();
-        assert!(error.starts_with("line 9: ") && error.contains("packet_bytes"), "{error}");
+        let said =
+            format!("line 9: g: packet_bytes of {bytes} must be a power of two from 32 to 4096");
+        assert_eq!(error, said);
     }
     let nic = with("[[nic]]\nid='n'\nparent='rc0'\npacket_bytes=64\n").unwrap_err().to_string();
     assert!(nic.contains("n: a NIC moves packets of MPS"), "{nic}");
