@@ -10,6 +10,7 @@ mod groups;
 mod least;
 mod limits;
 mod nearest;
+mod nodes;
 mod pcie;
 mod place;
 mod program;
