@@ -18,6 +18,7 @@ mod rdma;
 mod roce;
 
 pub use self::gpu::NOT_GIVEN;
+pub use self::place::far;
 pub use self::rdma::{AGAIN, LINK, NETDEV};
 pub use self::roce::interfaces;
 use super::finding::Check;
