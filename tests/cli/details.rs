@@ -244,3 +244,22 @@ fn the_fabric_manager_is_unseen() {
     assert_eq!(told["kernels"], "gpu", "{told}");
     assert!(all.iter().any(|f| f["check"] == "gpu" && f["severity"] == "fine"), "{told}");
 }
+
+/// No GPU is given a port of much less than the rate of one that is as near, and its MTU is no fault.
+#[test]
+fn a_slow_port_is_no_gpus() {
+    let given = |more: &[&str]| {
+        let told = json(machine("management-port", more).path());
+        let all = told["placement"].as_array().unwrap().iter();
+        let all = all.filter(|pair| pair["assigned"] == true);
+        all.map(|pair| pair["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(given(&[]), ["mlx5_0", "mlx5_0", "mlx5_1"]);
+    // Half of the rate is what two share of the other.
+    let mut half = given(&["port mlx5_2:1 rate=200~Gb/sec~(4X~HDR)"]);
+    half.sort();
+    assert_eq!(half, ["mlx5_0", "mlx5_1", "mlx5_2"]);
+    let all = findings_of(machine("management-port", &[]).path()).unwrap();
+    let own = all.iter().find(|f| f[0] == "roce-mtu" && f[2].contains("ens9")).unwrap();
+    assert_eq!(own[1], "note", "{own:?}");
+}

@@ -10,6 +10,7 @@ mod groups;
 mod least;
 mod limits;
 mod nearest;
+mod nodes;
 mod pcie;
 mod place;
 mod program;
@@ -17,6 +18,7 @@ mod rdma;
 mod roce;
 
 pub use self::gpu::NOT_GIVEN;
+pub use self::place::far;
 pub use self::rdma::{AGAIN, LINK, NETDEV};
 pub use self::roce::interfaces;
 use super::finding::Check;

@@ -1,5 +1,9 @@
 //! RDMA over Ethernet.
 
+use std::collections::BTreeSet;
+
+use bellpush::pcie::topology::Address;
+
 use crate::doctor::finding::{Finding, quoted};
 use crate::doctor::machine::Machine;
 use crate::doctor::machine::dcb::priorities as of_mask;
@@ -53,6 +57,11 @@ pub fn active_mtu(mtu: u64) -> u64 {
 
 pub fn mtu(m: &Machine) -> Vec<Finding> {
     let mut all = Vec::new();
+    // A port for management is no GPU's, where GPUs are given others.
+    let given: BTreeSet<Address> = m.pairs().into_iter().filter_map(|pair| pair.nic).collect();
+    let is_taken = |device: &RdmaDevice| {
+        given.is_empty() || device.address.is_none_or(|own| given.contains(&own))
+    };
     for (device, port) in ports(m) {
         let netdev = port.netdev.as_deref().and_then(|n| m.netdev(n));
         let Some((netdev, &mtu)) = netdev.and_then(|n| Some((n, n.mtu.known()?))) else {
@@ -67,7 +76,7 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
         all.push(
             match active {
                 4096 => Finding::fine(found),
-                _ if is_spare(m, device) => {
+                _ if is_spare(m, device) || !is_taken(device) => {
                     Finding::note(found).cost("none, unless jobs of this machine use it")
                 }
                 _ => Finding::warn(found)

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bellpush::pcie::topology::{Address, Assigned, Kind, Tree, assign_to, candidates};
 
+use super::checks::far;
 use super::read::{Root, Seen};
 use gpu::Nvidia;
 use pci::Pci;
@@ -273,7 +274,32 @@ impl Machine {
         }
         let gpus = self.gpus();
         let is_own = |pair: &Assigned<Address>| gpus.contains(&pair.gpu) && self.is_given(pair.gpu);
-        assign_to(tree, nics).into_iter().filter(is_own).collect()
+        assign_to(tree, &self.without_slow(tree, nics)).into_iter().filter(is_own).collect()
+    }
+
+    /// These NICs without those that no GPU would take: of the NICs that are as near to each of its GPUs, one has more
+    /// than twice its rate, also where all of the GPUs share that. Ports for management lie beside those for jobs.
+    fn without_slow(&self, tree: &Tree<'_>, nics: &[Address]) -> Vec<Address> {
+        let rate = |nic: &Address| {
+            let ports = self.rdma_at(*nic)?.ports.iter().filter(|port| port.is_active());
+            ports.filter_map(|port| Some(port.rate.known()?.0)).reduce(f64::max)
+        };
+        let near = |gpu: &Address| -> Vec<Address> {
+            let ranks = nics.iter().map(|nic| far(tree.class(*gpu, *nic)));
+            let ranks: Vec<u8> = ranks.collect();
+            let least = ranks.iter().min();
+            let all = nics.iter().zip(&ranks).filter(|(_, rank)| Some(*rank) == least);
+            all.map(|(nic, _)| *nic).collect()
+        };
+        let sets: Vec<Vec<Address>> = tree.capture().of_kind(Kind::Gpu).iter().map(near).collect();
+        let is_slow = |nic: &Address| {
+            let Some(own) = rate(nic) else { return false };
+            let sets: Vec<&Vec<Address>> = sets.iter().filter(|set| set.contains(nic)).collect();
+            let share = sets.len().max(2) as f64;
+            let fastest = |set: &&Vec<Address>| set.iter().filter_map(rate).fold(0.0, f64::max);
+            !sets.is_empty() && sets.iter().all(|set| own < fastest(set) / share)
+        };
+        nics.iter().copied().filter(|nic| !is_slow(nic)).collect()
     }
 
     /// A variable that is set and not empty.
