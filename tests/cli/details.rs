@@ -63,8 +63,8 @@ fn reads_below_the_most_are_told() {
     assert_eq!(told(&[&least, &less]), [is("warning", first, 256), is("note", second, 512)]);
 }
 
-/// Of a virtual function the physical one's sizes and ordering count; of a physical one in a guest they are the host's to
-/// set.
+/// Of a virtual function the physical one's sizes and ordering count; of a physical one in a guest they are the host's
+/// to set.
 #[test]
 fn a_guest_sets_no_sizes() {
     let of = |name: &str, more: &[&str]| {

@@ -130,6 +130,9 @@ pub enum TraceError {
     /// It is not text.
     #[error("{0}")]
     Text(#[from] std::string::FromUtf8Error),
+    /// It is empty.
+    #[error("it is empty: a trace is written when its program ends")]
+    Empty,
     /// It is not JSON, or not of this format.
     #[error("it is no trace of bellpush: {0}")]
     Json(#[from] serde_json::Error),
@@ -139,7 +142,8 @@ pub enum TraceError {
 }
 
 fn text(path: &Path) -> Result<String, TraceError> {
-    Ok(String::from_utf8(input::read(path, MAX_BYTES)?)?)
+    let text = String::from_utf8(input::read(path, MAX_BYTES)?)?;
+    if text.trim().is_empty() { Err(TraceError::Empty) } else { Ok(text) }
 }
 
 impl Trace {

@@ -12,8 +12,9 @@ use super::queue::{GONE, nak};
 use crate::decode::syndrome;
 use crate::report::human::printable;
 
-/// What has been going on for less than this when a trace ends stands still for no reason.
-const SOON_NS: u64 = 100_000_000;
+/// What has been going on for less than this when a trace ends stands still for no reason; a program of which nothing came
+/// for longer, while others went on, stood still itself.
+pub(super) const SOON_NS: u64 = 100_000_000;
 
 /// Says for each program, queue pair and CQ of a trace what happened last and what it waits for, a line each.
 ///
@@ -53,8 +54,10 @@ impl<'a> Found<'a> {
 
 pub(super) fn lines(ends: &Ends) -> Vec<String> {
     let (mut lines, mut found) = (Vec::new(), Found::new(ends));
+    // Traces of one host are of one clock.
+    let latest_ns = ends.programs.iter().map(|program| program.end_ns).max().unwrap_or(0);
     for program in &ends.programs {
-        lines.push(printable(&said_of_program(program)));
+        lines.push(printable(&said_of_program(program, latest_ns)));
         // Once, however often the file names a device.
         for queue in found.queues.remove(&program.pid).unwrap_or_default() {
             let peer = queue.peer.and_then(|peer| found.connected.get(&(peer, queue.qpn)));
@@ -83,12 +86,15 @@ fn ago(end_ns: u64, ns: u64) -> String {
     }
 }
 
-fn said_of_program(program: &ProgramEnd) -> String {
+fn said_of_program(program: &ProgramEnd, latest_ns: u64) -> String {
     let ProgramEnd { name, closed, end_ns, waits, faults, lost, .. } = program;
     let mut line = format!("{name}: {}", if *closed { "closed" } else { "not closed" });
     for wait in waits {
         let how = if wait.armed { "waits for an event" } else { "polls in vain" };
         line += &format!("; thread {} {how} since {}", wait.thread, ago(*end_ns, wait.since_ns));
+    }
+    if !closed && latest_ns.saturating_sub(*end_ns) >= SOON_NS {
+        line += &format!("; nothing came of it in the last {}", ago(latest_ns, *end_ns));
     }
     for (fault, count) in faults {
         line += &format!("; fault {fault} of the script struck {}", times(*count));

@@ -398,6 +398,34 @@ fn what_is_no_trace_is_refused() {
 }
 
 #[test]
+fn an_empty_file_is_said_to_be_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    let told = explain(&file).unwrap_err().to_string();
+    assert_eq!(told, "it is empty: a trace is written when its program ends");
+}
+
+#[test]
+fn a_program_that_stood_still_beside_others_is_told() {
+    let program = |pid: u32, end_ns: u64, closed: bool| {
+        let name = format!("program {pid}");
+        ProgramEnd { pid, name, end_ns, closed, ..ProgramEnd::default() }
+    };
+    let last = 10_000_000_000;
+    let programs = vec![
+        program(1, last, false),
+        program(2, last - 5_740_000_000, false),
+        program(3, last - 5_000_000_000, true),
+        program(4, last - SOON_NS + 1, false),
+    ];
+    let lines = explain::lines(&Ends { programs, ..Ends::default() });
+    assert_eq!(lines[1], "program 2: not closed; nothing came of it in the last 5.7 s");
+    let others: Vec<_> = [0, 2, 3].map(|at: usize| lines[at].contains("nothing came")).into();
+    assert_eq!(others, [false; 3], "{lines:?}");
+}
+
+#[test]
 fn numbers_of_any_size_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -78,8 +78,8 @@ pub fn missing(m: &Machine) -> Vec<Finding> {
     all.into_iter().map(mended).collect()
 }
 
-/// NVSwitches, whose fabric manager has to have set them up before CUDA starts; it is no kernel's, and none of /proc/driver
-/// shows it.
+/// NVSwitches, which the fabric manager sets up before CUDA starts. It is a process of its own, and nothing that is read
+/// here shows whether it has.
 pub fn fabric(m: &Machine) -> Option<Finding> {
     let capture = m.pci.capture.known()?;
     let is_it = |f: &&Function| f.vendor == Some(NVIDIA) && f.class == Some(OTHER_BRIDGE);

@@ -358,8 +358,8 @@ enum Left {
     Some,
 }
 
-/// Those of `gpus` that `shown` does not name. CUDA counts the fastest ones first, unless `CUDA_DEVICE_ORDER` has them in
-/// PCI's order: as they are where all are of one model.
+/// Those of `gpus` that `shown` does not name. CUDA counts the fastest ones first, unless `CUDA_DEVICE_ORDER` has them
+/// in PCI's order: as they are where all are of one model.
 fn left_out(m: &Machine, gpus: Vec<(Address, String)>, shown: &BTreeSet<&str>) -> Left {
     // Instances of MIG may be of one GPU, however many they are.
     let has_parts = shown.iter().any(|entry| entry.starts_with("MIG-"));
