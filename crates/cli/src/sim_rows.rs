@@ -4,7 +4,7 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Answer, COLLAPSE_ROWS, COPY_ROWS, CopyQuestion, CopyRow, Curve, H200_CURVES, H200_HOPS,
+    Answer, COLLAPSE_ROWS, COPY_ROWS, CopyQuestion, CopyRow, Curve, EQUAL, H200_CURVES, H200_HOPS,
     H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath, IOMMU_ROWS, IOMMU_WINDOWS_KIB,
     LeftOut, Metric, Move, NFP_SIZES, NfpHost, ORDER_ROWS, PEER_ROWS, Params, SECOND_COPY_ROWS,
     Standing, THIRD_COPY_ROWS, answer_copy_row, answer_peer_row, crosses_sockets,
@@ -89,6 +89,8 @@ pub struct Row {
     pub is_alone: bool,
     /// Number of the collection of copies that it is of; 0: of none.
     pub collection: u8,
+    /// Whether the source of a copy leaves a link of its machine open, so that the rate had a part in its choice.
+    pub assumes_a_link: bool,
 }
 
 fn error_percent(model: f64, measured: f64) -> f64 {
@@ -115,6 +117,7 @@ impl Row {
             again: false,
             is_alone: false,
             collection: 0,
+            assumes_a_link: false,
         }
     }
 
@@ -203,14 +206,12 @@ pub fn all(params: &Params) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Share by which answers differ that are one: the order in which picoseconds are added up.
-const ONE: f64 = 1e-9;
-
-/// Marks predicted rows whose answer is another row's. Of several predicted rows of one answer the first counts, and
+/// Marks predicted rows whose answer is another row's, within what the model calls equal: what tells two such rows
+/// apart moves neither more than a rule has to that moves a row. Of several predicted rows of one answer the first counts, and
 /// none where the answer is to a row that was known.
 pub fn mark_repeats(rows: &mut [Row]) {
     let predicted = |row: &Row| row.kind == RowKind::Predicted;
-    let is_one = |a: &Row, b: &Row| (a.model / b.model - 1.0).abs() < ONE;
+    let is_one = |a: &Row, b: &Row| (a.model / b.model - 1.0).abs() < EQUAL;
     let mark = |(i, row): (usize, &Row)| {
         let before = |(j, other): &(usize, &Row)| *j != i && (*j < i || !predicted(other));
         let others = || rows.iter().enumerate().filter(before).map(|(_, other)| other);
@@ -365,7 +366,7 @@ fn copy(params: &Params, r: &CopyRow, kind: RowKind) -> Result<Row> {
     let row = Row::new(m.name, format!("{}{unit}", r.what), r.measured, answer.now, kind);
     let row = row.note(&note).moved_by(r.question.mover()).across(crosses_sockets(r));
     let is_alone = matches!(r.question, CopyQuestion::Alone(_));
-    Ok(Row { is_alone, ..row.answered(answer) })
+    Ok(Row { is_alone, assumes_a_link: m.assumes_a_link(), ..row.answered(answer) })
 }
 
 /// Rates of the sizes of pcie-bench's sweep that its two hosts' tables do not have.

@@ -21,17 +21,26 @@ pub fn totals(rows: &[Row]) -> String {
         line(kind.name(), &|row| of(row, row.kind == kind));
         line("  published by others", &|row| of(row, row.kind == kind && row.published));
     }
-    line("no repeats", &|row| of(row, row.kind == RowKind::Predicted && !row.repeats));
-    let once = |row: &Row| row.kind == RowKind::Predicted && !row.again && !row.repeats;
+    let own = |row: &Row| row.kind == RowKind::Predicted && !row.repeats;
+    line("no repeats", &|row| of(row, own(row)));
+    line("  without the 7955WX", &|row| of(row, own(row) && !row.table.starts_with(MOST_ROWS)));
+    let once = |row: &Row| own(row) && !row.again;
     line("  each answer once", &|row| of(row, once(row)));
+    let alone = |row: &Row| row.kind == RowKind::Predicted && row.is_alone;
+    line("one stream of a copy", &|row| of(row, alone(row)));
     line("all", &|row| of(row, true));
     line("as first asked", &first_error);
     line("  published by others", &|row| first_error(row).filter(|_| row.published));
     line("asked blind", &|row| of(row, is_blind(row)).map(|error| first(row, error)));
+    let is_said = |row: &Row| is_blind(row) && !row.assumes_a_link;
+    line("  links by the source", &|row| of(row, is_said(row)).map(|error| first(row, error)));
     line("copies across sockets", &|row| of(row, row.crosses_sockets));
     line("  as first asked", &|row| of(row, row.crosses_sockets).map(|error| first(row, error)));
     out
 }
+
+/// The machine of the most rows of one author, whose copies agree.
+const MOST_ROWS: &str = "Threadripper PRO 7955WX";
 
 /// Whether a row is of a collection of copies that was asked blind, as a whole: before anybody had looked at
 /// what the model says of its kinds.
@@ -221,8 +230,8 @@ mod tests {
         assert_eq!(lines[4], ["1", "1", "0", "1"], "{text}");
         assert_eq!(lines[6], ["1", "1", "1", "1"], "{text}");
         assert_eq!(lines[8], ["2", "1", "1", "2"], "{text}");
-        assert_eq!(lines[10], ["4", "3", "2", "5"], "{text}");
-        assert_eq!(lines[11], ["2", "1", "1", "2"], "{text}");
+        assert_eq!(lines[12], ["4", "3", "2", "5"], "{text}");
+        assert_eq!(lines[13], ["2", "1", "1", "2"], "{text}");
         assert!(text.starts_with("  ") && text.contains("\nknown before "), "{text}");
     }
 
@@ -241,21 +250,25 @@ mod tests {
         };
         assert_eq!(counts("predicted"), ["2", "2", "2", "2"], "{text}");
         assert_eq!(counts("no repeats"), ["1", "1", "1", "1"], "{text}");
+        assert_eq!(counts("  without the 7955WX"), ["1", "1", "1", "1"], "{text}");
+        let table = format!("{MOST_ROWS}, two Switchtec");
+        let text = totals(&[Row { table, ..row(RowKind::Predicted, 101.0) }]);
+        assert!(text.contains("\n  without the 7955WX         0 "), "{text}");
     }
 
-    /// Repeats are told by their answers: of two predicted rows of one size and answer the first counts, none where a
-    /// known row has it, wherever that stands; of another size each counts, but once.
+    /// Repeats are told by their answers, alike within 1 %: of two predicted rows of one size and answer the first
+    /// counts, none where a known row has it, wherever that stands; of another size each counts, but once.
     #[test]
     fn equal_answers_of_a_size_are_one_prediction() {
         let of = |size: &str, row: Row| row.of_size(size.to_owned());
         let mut rows = [
             of("a", row(RowKind::Predicted, 101.0)),
-            of("a", row(RowKind::Predicted, 101.0 + 1e-12)),
-            of("a", row(RowKind::Predicted, 101.1)),
+            of("a", row(RowKind::Predicted, 101.5)),
+            of("a", row(RowKind::Predicted, 105.0)),
             of("b", row(RowKind::Predicted, 101.0)),
-            of("c", row(RowKind::Predicted, 103.0)),
-            of("c", row(RowKind::Seen, 103.0)),
-            row(RowKind::Predicted, 101.1),
+            of("c", row(RowKind::Predicted, 108.0)),
+            of("c", row(RowKind::Seen, 108.0)),
+            row(RowKind::Predicted, 105.0),
         ];
         crate::sim_rows::mark_repeats(&mut rows);
         let repeats: Vec<bool> = rows.iter().map(|row| row.repeats).collect();
@@ -278,6 +291,12 @@ mod tests {
         let line = text.lines().find(|line| line.starts_with("asked blind")).unwrap();
         let counts: Vec<&str> = line.split_whitespace().skip(2).collect();
         assert_eq!(counts, ["2", "0", "0", "1"], "{text}");
+        // A link that the rate chose is none of its source.
+        let chosen = Row { assumes_a_link: true, ..of(3, row(RowKind::Predicted, 101.0)) };
+        let text = totals(&[chosen, of(3, row(RowKind::Predicted, 112.0))]);
+        let line = text.lines().find(|line| line.starts_with("  links by the source")).unwrap();
+        let counts: Vec<&str> = line.split_whitespace().skip(4).collect();
+        assert_eq!(counts, ["1", "0", "0", "1"], "{text}");
     }
 
     /// Rates alone, of the collections alone; a tenth too slow is no bound.

@@ -20,6 +20,10 @@
 //! source finds alike are one. A rate that the one link on its way cannot carry raw is not taken.
 //! Whether the model agrees was not looked at: the rows were committed before it was asked.
 //!
+//! An MB of CUDA's `bandwidthTest` is 1,024,000 B: it printed `((float)(1<<10) * memSize * N) /
+//! (elapsedTimeInMs * (float)(1<<20))` from about 2011 (before that `1e3f`, so 2²⁰ B) until it printed
+//! GB of 10⁹ B (NVIDIA/cuda-samples). Eighteen rows are of that time.
+//!
 //! # Assumed for all
 //! MPS 256 and MRRS 512 where the source has no `lspci`, and packets of the sizes of
 //! `topology/packets.rs`; tags as in [`Params`]; memory of the device's own socket; an interconnect of
@@ -93,10 +97,18 @@ pub struct CopyMachine {
     pub torch_rounds: u32,
     /// Whether its posted writes are known to collapse, as the first of `KNOWN_COLLAPSES` has it.
     pub collapses: bool,
-    /// Whether rows of it were read before the rules that they ask about were written.
+    /// Whether rows of it were read before the rules that they ask about were written, or told its link.
     pub known_before: bool,
     /// How many of the rules of `first.rs` had been written when its rows were read.
     pub rules_before: u8,
+}
+
+impl CopyMachine {
+    /// Whether the source leaves generation or lanes of a link open: then the second rule of *Which rows*
+    /// chose them, and that looks at the rate.
+    pub fn assumes_a_link(&self) -> bool {
+        self.assumed.contains("Gen") || self.assumed.contains("x8") || self.assumed.contains("x4")
+    }
 }
 
 /// An end of a copy.

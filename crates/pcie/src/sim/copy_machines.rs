@@ -125,6 +125,12 @@ pub(super) const FOUR: CopyMachine = CopyMachine {
     torch_rounds: 50,
     ..WRX90
 };
+pub(super) const FOUR_BEFORE: CopyMachine = CopyMachine {
+    name: "Threadripper PRO 7955WX, four Switchtec, first measured",
+    said: "Historical: on the 3-root cabling, kernel 6.17.0-19, driver 595.45.04: SW1 to SW2 and SW3, 11.6, to \
+           SW2 and SW4 13.3, others 12.5, 12.8; collapse-report.md: 13.5, 12.6",
+    ..FOUR
+};
 pub(super) const FOUR_GEN2: CopyMachine = CopyMachine {
     name: "Threadripper PRO 7955WX, four Switchtec, an uplink at Gen2",
     said: "forcing root port 00:01.1 to Gen2 cuts cross-switch bandwidth from 52 to 7 GB/s",
@@ -357,7 +363,7 @@ pub(super) const RTX_5060: CopyMachine = CopyMachine {
 pub(super) const GTX_1080: CopyMachine = CopyMachine {
     name: "GTX 1080, host not named",
     source: "the LXD tutorial \"GPU data processing inside LXD\", CUDA 10.0",
-    said: "33554432: 12845.8, 12887.7 (MB/s of 2^20)",
+    said: "33554432: 12845.8, 12887.7 (MB/s of 1024000 B)",
     link: GEN3,
     devices: OLD,
     ..DIRECT
@@ -365,7 +371,7 @@ pub(super) const GTX_1080: CopyMachine = CopyMachine {
 pub(super) const K80: CopyMachine = CopyMachine {
     name: "K80, host not named",
     source: "a public page of gpu105's outputs, CUDA 8.0",
-    said: "33554432: 11324.0, 11301.4 (MB/s of 2^20)",
+    said: "33554432: 11324.0, 11301.4 (MB/s of 1024000 B)",
     assumed: "a switch on the card",
     switches: &[sw(Root(0), 3, "")],
     devices: &[before_hopper(Switch(0))],
@@ -374,7 +380,7 @@ pub(super) const K80: CopyMachine = CopyMachine {
 pub(super) const S822LC: CopyMachine = CopyMachine {
     name: "IBM S822LC, K80",
     source: "xcat2/xcat-core, docs/source/advanced/gpu/nvidia/verify_cuda_install.rst",
-    said: "33554432: 7765.1, 7759.6 (MB/s of 2^20)",
+    said: "33554432: 7765.1, 7759.6 (MB/s of 1024000 B)",
     ..K80
 };
 pub(super) const U50: CopyMachine = CopyMachine {

@@ -1,14 +1,15 @@
 //! Copies that others measured, on the machines of `copy_machines.rs`: which rows are taken, and
-//! what is assumed for all, is in `copies.rs`. GB is 10⁹ bytes; MB of 2²⁰ bytes are converted.
+//! what is assumed for all, is in `copies.rs`. GB is 10⁹ bytes; MB of 2²⁰ and of 1,024,000 bytes are
+//! converted.
 
 use super::Move::{Read, Write};
 use super::copies::CopyQuestion::{self, Alone, Beside, EachToEach, Longer, Together};
 use super::copies::{Copied, CopyMachine, CopyRow, End, down, read, up, write};
 use super::copy_machines::{
-    A10, A30, A100, A100_OTHER, AGILEX, AN690, B300, BROADWELL, FLAT, FLAT_GEN2, FOUR, FOUR_GEN2,
-    GENOA, GROUPS, GTX_1080, H800, I7, K80, LAPTOP, MILAN, NAPLES, PUGET, ROME, RTX_4090, RTX_5060,
-    S822LC, TURIN, U50, U200, U250, VCU128, VIRTUAL_1, VIRTUAL_2, VIRTUAL_3, W2123, W2135, WRX80,
-    WRX90, XE9780, XEON_8458,
+    A10, A30, A100, A100_OTHER, AGILEX, AN690, B300, BROADWELL, FLAT, FLAT_GEN2, FOUR, FOUR_BEFORE,
+    FOUR_GEN2, GENOA, GROUPS, GTX_1080, H800, I7, K80, LAPTOP, MILAN, NAPLES, PUGET, ROME,
+    RTX_4090, RTX_5060, S822LC, TURIN, U50, U200, U250, VCU128, VIRTUAL_1, VIRTUAL_2, VIRTUAL_3,
+    W2123, W2135, WRX80, WRX90, XE9780, XEON_8458,
 };
 use super::second_rows::SECOND_COPY_ROWS;
 use super::third_rows::THIRD_COPY_ROWS;
@@ -80,7 +81,7 @@ pub fn copy_rows() -> impl Iterator<Item = &'static CopyRow> {
 }
 
 /// The rows of the first collection.
-pub const COPY_ROWS: [CopyRow; 158] = [
+pub const COPY_ROWS: [CopyRow; 160] = [
     row(&WRX90, "both write, one leaf", Together(&[write(0, 1), write(1, 0)]), 104.0),
     row(&WRX90, "both write, across leafs", Together(&[write(0, 2), write(2, 0)]), 104.0),
     row(&WRX90, "one writes, one leaf", Alone(write(0, 1)), 54.85),
@@ -152,6 +153,18 @@ pub const COPY_ROWS: [CopyRow; 158] = [
         "a read of 128 B longer across root complexes, ns",
         Longer(read(4, 0), read(1, 0), 128),
         755.0,
+    ),
+    row(
+        &FOUR_BEFORE,
+        "two write, one switch to two others",
+        Together(&[write(0, 4), write(1, 8)]),
+        12.65,
+    ),
+    row(
+        &FOUR_BEFORE,
+        "two write, one switch to two others, by the first report",
+        Together(&[write(0, 4), write(1, 8)]),
+        13.05,
     ),
     row(&FOUR_GEN2, "one writes, across switches", Alone(write(0, 4)), 7.0),
     row(&GROUPS, "one writes, one switch", Alone(write(0, 1)), 56.26),
@@ -299,12 +312,12 @@ pub const COPY_ROWS: [CopyRow; 158] = [
     row(&B300, "to host memory", Alone(up(0)), 58.3),
     row(&RTX_5060, "from host memory beside the way back", Beside(down(0), up(0)), 18.02),
     row(&RTX_5060, "to host memory beside the way back", Beside(up(0), down(0)), 26.81),
-    row(&GTX_1080, "from host memory", Alone(down(0)), 13.47),
-    row(&GTX_1080, "to host memory", Alone(up(0)), 13.514),
-    row(&K80, "from host memory", Alone(down(0)), 11.874),
-    row(&K80, "to host memory", Alone(up(0)), 11.85),
-    row(&S822LC, "from host memory", Alone(down(0)), 8.142),
-    row(&S822LC, "to host memory", Alone(up(0)), 8.137),
+    row(&GTX_1080, "from host memory", Alone(down(0)), 13.154),
+    row(&GTX_1080, "to host memory", Alone(up(0)), 13.197),
+    row(&K80, "from host memory", Alone(down(0)), 11.596),
+    row(&K80, "to host memory", Alone(up(0)), 11.573),
+    row(&S822LC, "from host memory", Alone(down(0)), 7.9515),
+    row(&S822LC, "to host memory", Alone(up(0)), 7.9458),
     row(&U50, "from host memory", Alone(down(0)), 12.247),
     row(&U50, "to host memory", Alone(up(0)), 12.494),
     row(&U200, "from host memory", Alone(down(0)), 10.952),

@@ -272,6 +272,31 @@ mod tests {
         assert!(twice.windows(2).all(|w| w[0] != w[1]), "a row is there twice");
     }
 
+    /// CUDA's `bandwidthTest` divided 1,024 times the bytes by ms of 2²⁰: its MB is neither 10⁶ nor 2²⁰ B.
+    #[test]
+    fn an_mb_of_bandwidth_test_is_1024000_bytes() {
+        let unit = "(MB/s of 1024000 B";
+        let mut checked = 0;
+        for r in copy_rows().filter(|r| r.machine.said.contains(unit)) {
+            let said = r.machine.said.split(|c: char| !c.is_ascii_digit() && c != '.');
+            let said: Vec<f64> =
+                said.filter(|s| s.contains('.')).filter_map(|s| s.parse().ok()).collect();
+            // Two pages print each GPU apart: their rows are medians, and `said` has no number.
+            if said.is_empty() {
+                continue;
+            }
+            let is_its = |mb: &f64| (mb * 1.024e-3 / r.measured - 1.0).abs() < 5e-5;
+            assert!(
+                said.iter().any(is_its),
+                "{}: {} is none of {said:?}",
+                r.machine.name,
+                r.measured
+            );
+            checked += 1;
+        }
+        assert_eq!(checked, 10);
+    }
+
     /// A row of one stream of each machine is in its page's table as the model has it now: a guard of the
     /// tables that takes seconds. The long tests hold their totals.
     #[test]

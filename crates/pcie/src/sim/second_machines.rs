@@ -54,6 +54,7 @@ pub(super) const AURORA: CopyMachine = CopyMachine {
            GiB, Q.memcpy; 2 x Xeon Max, 6 x Max; integers (the program divides integers, so they \
            are cut, not rounded)",
     assumed: "Gen5 x16, as the GPU has (rate above 31.5)",
+    known_before: true,
     link: RawLink::new(5, 16),
     roots: &[0, 0, 0, 1, 1, 1],
     devices: &[gpu(Root(0)), gpu(Root(1)), gpu(Root(2)), gpu(Root(3)), gpu(Root(4)), gpu(Root(5))],
@@ -191,7 +192,7 @@ pub(super) const GEARSHIFFT: CopyMachine = CopyMachine {
     name: "two sockets of six cores, P100-PCIE-16GB",
     source: "mpicbg-scicomp/gearshifft#82, psteinb, 2017-03-27",
     said: "GPU0 of cores 0-5, SOC to GPU1 of cores 6-11; numactl -m0 -N0: 12150.7, 12890.6; -m1 \
-           -N1: 3783.4, 2539.2 (MB/s of 2^20, 33554432 B)",
+           -N1: 3783.4, 2539.2 (MB/s of 1024000 B, 33554432 B)",
     assumed: "Gen3 x16, as the card has",
     link: RawLink::new(3, 16),
     roots: &[0, 1],
@@ -252,7 +253,8 @@ pub(super) const FORCE7: CopyMachine = CopyMachine {
            experiments/topology/7gforce.txt, blog/docs/hardware.md",
     cpu: "Xeon E5-2630 v4",
     said: "one E5-2630 v4; the extenders are just x1; the GTX 1080 looks like x8; GPU0 to GPU2 \
-           PIX, GPU3 to GPU6 PIX, PHB between; bandwidthTest, pinned, 33554432 B",
+           PIX, GPU3 to GPU6 PIX, PHB between; bandwidthTest, pinned, 33554432 B (MB/s of 1024000 \
+           B)",
     assumed: "Gen3 throughout; an uplink of x16 per switch",
     link: RawLink::new(3, 16),
     roots: &[0],
@@ -274,7 +276,7 @@ pub(super) const FORCE7B: CopyMachine = CopyMachine {
            experiments/topology/7gforce-v2.txt",
     said: "GPU0 to GPU3 of cores 0-9,20-29, PHB; GPU4 to GPU6 of 10-19,30-39, PHB; SOC between; \
            GPU1, GPU2, GPU5, GPU6 GTX 1080 Ti, the others GTX 1070; bandwidthTest, pinned, \
-           33554432 B",
+           33554432 B (MB/s of 1024000 B)",
     assumed: "Gen3: x16 for the 1080 Ti, x1 for GPU0 and GPU4",
     link: RawLink::new(3, 16),
     roots: &[0, 1],

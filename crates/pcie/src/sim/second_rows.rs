@@ -1,6 +1,7 @@
 //! A second collection of copies that others measured, on the machines of `second_machines.rs`: which
 //! rows are taken, and what is assumed for all, is in `copies.rs`. Who collected them did not see the
-//! model, and they were committed before it was asked. GB is 10⁹ bytes; MB of 2²⁰ bytes are converted.
+//! model, and they were committed before it was asked. GB is 10⁹ bytes; MB of 2²⁰ and of 1,024,000 bytes are
+//! converted.
 
 use super::copies::CopyQuestion::{Alone, Beside, Together};
 use super::copies::{CopyRow, down, read, up, write};
@@ -84,10 +85,10 @@ pub const SECOND_COPY_ROWS: [CopyRow; 83] = [
     row(&U200V, "both with host memory", Together(BOTH), 15.628),
     row(&U30, "from host memory", Alone(down(0)), 3.444),
     row(&U30, "to host memory", Alone(up(0)), 3.3188),
-    row(&GEARSHIFFT, "from host memory", Alone(down(0)), 12.741),
-    row(&GEARSHIFFT, "to host memory", Alone(up(0)), 13.517),
-    row(&GEARSHIFFT, "from host memory of the other socket", Alone(far(down(0))), 3.9672),
-    row(&GEARSHIFFT, "to host memory of the other socket", Alone(far(up(0))), 2.6625),
+    row(&GEARSHIFFT, "from host memory", Alone(down(0)), 12.442),
+    row(&GEARSHIFFT, "to host memory", Alone(up(0)), 13.2),
+    row(&GEARSHIFFT, "from host memory of the other socket", Alone(far(down(0))), 3.8742),
+    row(&GEARSHIFFT, "to host memory of the other socket", Alone(far(up(0))), 2.6001),
     row(&ROME8, "one writes, one socket", Alone(write(0, 1)), 25.79),
     row(&ROME8, "one writes, two sockets", Alone(write(0, 2)), 22.185),
     row(&ROME8, "both write, one socket", Together(&[write(0, 1), write(1, 0)]), 50.25),
@@ -96,10 +97,10 @@ pub const SECOND_COPY_ROWS: [CopyRow; 83] = [
     row(&WRX80ADA, "both write", Together(&[write(0, 1), write(1, 0)]), 51.11),
     row(&W3365, "one writes", Alone(write(0, 1)), 21.26),
     row(&W3365, "both write", Together(&[write(0, 1), write(1, 0)]), 41.45),
-    row(&FORCE7, "GTX 1070 from host memory", Alone(down(0)), 0.80033),
-    row(&FORCE7, "GTX 1070 to host memory", Alone(up(0)), 0.83797),
-    row(&FORCE7, "GTX 1080 from host memory", Alone(down(4)), 6.5373),
-    row(&FORCE7, "GTX 1080 to host memory", Alone(up(4)), 6.7577),
+    row(&FORCE7, "GTX 1070 from host memory", Alone(down(0)), 0.78157),
+    row(&FORCE7, "GTX 1070 to host memory", Alone(up(0)), 0.81833),
+    row(&FORCE7, "GTX 1080 from host memory", Alone(down(4)), 6.3841),
+    row(&FORCE7, "GTX 1080 to host memory", Alone(up(4)), 6.5993),
     row(&FORCE7, "one writes, one switch", Alone(write(0, 1)), 0.81),
     row(&FORCE7, "one writes, across switches", Alone(write(0, 2)), 0.73),
     row(&FORCE7, "GTX 1070 writes GTX 1080, one switch", Alone(write(2, 4)), 0.82),
@@ -120,10 +121,10 @@ pub const SECOND_COPY_ROWS: [CopyRow; 83] = [
         Together(&[write(0, 4), write(4, 0)]),
         1.46,
     ),
-    row(&FORCE7B, "GTX 1080 Ti from host memory", Alone(down(0)), 12.294),
-    row(&FORCE7B, "GTX 1080 Ti to host memory", Alone(up(0)), 13.35),
-    row(&FORCE7B, "GTX 1070 from host memory", Alone(down(2)), 0.82927),
-    row(&FORCE7B, "GTX 1070 to host memory", Alone(up(2)), 0.83514),
+    row(&FORCE7B, "GTX 1080 Ti from host memory", Alone(down(0)), 12.006),
+    row(&FORCE7B, "GTX 1080 Ti to host memory", Alone(up(0)), 13.037),
+    row(&FORCE7B, "GTX 1070 from host memory", Alone(down(2)), 0.80983),
+    row(&FORCE7B, "GTX 1070 to host memory", Alone(up(2)), 0.81557),
     row(&FORCE7B, "one writes", Alone(write(0, 1)), 10.19),
     row(&FORCE7B, "both write", Together(&[write(0, 1), write(1, 0)]), 19.31),
     row(

@@ -30,6 +30,7 @@ const RX_9070: CopyMachine = CopyMachine {
     said: "Windows; CL_MEM_ALLOC_HOST_PTR; averages of 100 MB, 512 MB, 1 GB, 2 GB: 48.47, 50.53, \
            50.79, 39.18; 49.15, 51.31, 51.33, 39.52",
     assumed: "Gen5 x16, as the card has (rate above 31.5)",
+    known_before: true,
     link: RawLink::new(5, 16),
     devices: &[gpu(Root(0))],
     ..THIRD
