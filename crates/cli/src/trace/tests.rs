@@ -14,7 +14,9 @@ use bellpush::nic::{Access, Mr, Nic, QpAttr, QpType, QueuePair};
 use bellpush::wire::Iova;
 use bellpush::wire::wqe::{Flags, Opcode, Piece, SendWr};
 
-use super::{Event, Trace, explain, timeline};
+use super::ends::Ends;
+use super::explain::SOON_NS;
+use super::{Event, ProgramEnd, Trace, explain, timeline};
 
 mod kernels;
 mod limits;
@@ -419,7 +421,7 @@ fn a_program_that_stood_still_beside_others_is_told() {
         program(3, last - 5_000_000_000, true),
         program(4, last - SOON_NS + 1, false),
     ];
-    let lines = explain::lines(&Ends { programs, ..Ends::default() });
+    let lines = explain::lines(&Ends { programs, ..Ends::new() });
     assert_eq!(lines[1], "program 2: not closed; nothing came of it in the last 5.7 s");
     let others: Vec<_> = [0, 2, 3].map(|at: usize| lines[at].contains("nothing came")).into();
     assert_eq!(others, [false; 3], "{lines:?}");
