@@ -29,20 +29,10 @@ fn files(root: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What tells that a setting is meant, or another device's affair, is in a file that a copy may lack, and the setting is then
-/// warned of as elsewhere: machine and check. To be made unknown; each of them still is so.
-const WARNED_OF: [(&str, &str); 10] = [
-    ("acs-ats", "acs"),
-    ("acs-ats-of-one", "acs"),
-    ("env-cuda-of-one", "gpu"),
-    ("management-port", "rdma-rate"),
-    ("management-port", "roce-mtu"),
-    ("mps-for-peers", "pcie-mps"),
-    ("mrrs-of-mps", "pcie-mrrs"),
-    ("socket-direct-gen3", "rdma-rate"),
-    ("vf-in-guest", "pcie-mps"),
-    ("vf-in-guest", "pcie-relaxed"),
-];
+/// What tells that nodes are another container's, that another NIC has ATS, or that two functions are one card is in a file
+/// that a copy may lack, and then warned of as elsewhere: machine and check. To be made unknown; each of them still is so.
+const WARNED_OF: [(&str, &str); 3] =
+    [("acs-ats-of-one", "acs"), ("env-cuda-of-one", "gpu"), ("socket-direct-gen3", "rdma-rate")];
 
 /// What a copy lacks is unknown, not wrong. Device nodes alone are faults by their absence, and so
 /// is the program that makes them.

@@ -120,7 +120,10 @@ fn of_switches(
         let found = format!("{n} of {of} switch ports redirect peer {what}: {list}");
         // Translated requests pass redirection where bit 6 says so, and bit 1 does not block them.
         let passes = |c: u16| c & (DIRECT_TRANSLATED | TRANSLATION_BLOCKING) == DIRECT_TRANSLATED;
-        let is_above = |nic: &&Address| tree.chain(**nic).iter().any(|b| redirecting.contains(b));
+        // Also of those below a port that may redirect.
+        let may =
+            |b: &Address| redirecting.contains(b) || bridges.contains(b) && control(b).is_none();
+        let is_above = |nic: &&Address| tree.chain(**nic).iter().any(may);
         let ats: BTreeSet<Option<bool>> =
             nics.iter().filter(is_above).map(|nic| m.pci.more(*nic).ats).collect();
         let is_direct =

@@ -144,9 +144,11 @@ const EVEN: &str = "boot with pci=pcie_bus_safe, or set the size in the firmware
 
 /// Whether a device's Device Control can be asked for sizes and ordering. What does not answer has none; another check
 /// tells of it. A virtual function has its physical one's: its own fields are reserved and read 0, which is 128 B (PCIe
-/// base specification 9.3.5; Linux, drivers/pci/probe.c, pci_configure_relaxed_ordering()).
+/// base specification 9.3.5; Linux, drivers/pci/probe.c, pci_configure_relaxed_ordering()). In a guest one may be it that
+/// does not say what it is.
 fn has_control(m: &Machine, a: Address) -> bool {
-    !m.is_gone(a) && !m.pci.is_virtual(a)
+    let may_be_virtual = m.system.is_virtual && m.pci.is_nameless(a);
+    !m.is_gone(a) && !m.pci.is_virtual(a) && !may_be_virtual
 }
 
 pub fn mps(m: &Machine) -> Vec<Finding> {
@@ -177,7 +179,8 @@ pub fn mps(m: &Machine) -> Vec<Finding> {
         let is_small = in_use < LEAST_MPS && !m.rdma.is_empty();
         // Of everything, which lets any two devices be peers.
         let is_chosen = m.system.booted_for_pci("pcie_bus_peer2peer");
-        let finding = match is_small && !is_chosen {
+        let may_be_chosen = is_chosen || m.system.cmdline.known().is_none();
+        let finding = match is_small && !may_be_chosen {
             true => Finding::warn(found),
             false if is_chosen => Finding::note(format!("{found}, by pci=pcie_bus_peer2peer")),
             false => Finding::note(found),
@@ -241,11 +244,12 @@ fn larger_above(m: &Machine, tree: &Tree<'_>, a: Address) -> Option<Finding> {
     )
 }
 
-/// Whether the bridge above has a larger MPS: reads that ask for no more than the own one are answered within it.
-fn is_below_larger(tree: &Tree<'_>, a: Address) -> bool {
+/// Whether the bridge above has a larger MPS: reads that ask for no more than the own one are answered within it. `None`
+/// where that is hidden.
+fn is_below_larger(tree: &Tree<'_>, a: Address) -> Option<bool> {
     let mps = |a: Address| tree.capture().get(a).and_then(|f| f.mps);
-    let above = tree.chain(a).last().copied().and_then(mps);
-    above.zip(mps(a)).is_some_and(|(above, own)| above > own)
+    let Some(above) = tree.chain(a).last().copied() else { return Some(false) };
+    Some(mps(above)? > mps(a)?)
 }
 
 /// GPUs and NICs below one switch, of which the one has a larger MPS than the other, or than a
@@ -343,7 +347,10 @@ pub fn mrrs(m: &Machine) -> Vec<Finding> {
     for a in candidates(&tree).into_iter().filter(|a| has_control(m, *a)) {
         match tree.capture().get(a).and_then(|f| f.mrrs) {
             None => hidden.push(a),
-            Some(bytes) if bytes < MOST_MRRS && is_below_larger(&tree, a) => {
+            Some(bytes) if bytes < LEAST_MRRS && is_below_larger(&tree, a).is_none() => {
+                hidden.push(a);
+            }
+            Some(bytes) if bytes < MOST_MRRS && is_below_larger(&tree, a) == Some(true) => {
                 let finding =
                     Finding::note(format!("MRRS of {bytes} B, and an MPS below the bridge's"));
                 all.push(

@@ -358,7 +358,9 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
     for device in m.answering() {
         for port in device.ports.iter().filter(|p| p.is_active()) {
             let Some((gbps, text)) = port.rate.known() else { continue };
-            if text.contains("(1X ") && !port.is_ethernet() {
+            if text.contains("(1X ")
+                && port.layer.known().is_some_and(|layer| layer == "InfiniBand")
+            {
                 narrow.push(of_port(device, port));
                 all.push(
                     Finding::warn(short(text))
@@ -397,6 +399,9 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
             Finding::note(found)
                 .of(subject)
                 .cost("PCIe carries each of the ports, and not all of them at once")
+        } else if gbps > limit && is_half(m, device) {
+            let how = "read rates and links of both of the card's functions, which share its ports";
+            Finding::unseen(format!("{found}, a half of a card"), how).of(subject)
         } else if gbps > limit {
             let few = "PCIe bounds the rate";
             Finding::warn(found)
@@ -412,6 +417,16 @@ pub fn rate(m: &Machine) -> Vec<Finding> {
         });
     }
     all
+}
+
+/// Whether another function is of the same card, in another slot, of which not all is seen: of those that are whole, both
+/// links are looked at together.
+fn is_half(m: &Machine, device: &RdmaDevice) -> bool {
+    m.mlx5().any(|other| {
+        let slots = other.address.zip(device.address);
+        let images = other.image.known().zip(device.image.known());
+        slots.is_some_and(|(a, b)| slot(a) != slot(b)) && images.is_some_and(|(x, y)| x == y)
+    })
 }
 
 /// Domain, bus and device.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bellpush::pcie::topology::Address;
+use bellpush::pcie::topology::{Address, candidates};
 
 use crate::doctor::finding::{Finding, quoted};
 use crate::doctor::machine::Machine;
@@ -62,6 +62,16 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
     let is_taken = |device: &RdmaDevice| {
         given.is_empty() || device.address.is_none_or(|own| given.contains(&own))
     };
+    // Which those are is clear where all rates are seen.
+    let nics = m.pci.tree().map_or_else(Vec::new, |tree| candidates(&tree));
+    let is_seen = |device: &RdmaDevice| {
+        device.address.is_some_and(|own| nics.contains(&own))
+            && device
+                .ports
+                .iter()
+                .all(|port| port.rate.known().is_some() && port.state.known().is_some())
+    };
+    let is_clear = given.is_empty() || m.rdma.len() < 2 || m.rdma.iter().all(is_seen);
     for (device, port) in ports(m) {
         let netdev = port.netdev.as_deref().and_then(|n| m.netdev(n));
         let Some((netdev, &mtu)) = netdev.and_then(|n| Some((n, n.mtu.known()?))) else {
@@ -76,7 +86,7 @@ pub fn mtu(m: &Machine) -> Vec<Finding> {
         all.push(
             match active {
                 4096 => Finding::fine(found),
-                _ if is_spare(m, device) || !is_taken(device) => {
+                _ if is_spare(m, device) || !is_taken(device) || !is_clear => {
                     Finding::note(found).cost("none, unless jobs of this machine use it")
                 }
                 _ => Finding::warn(found)

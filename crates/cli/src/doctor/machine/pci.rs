@@ -111,6 +111,12 @@ impl Pci {
         capture.is_virtual(address) || id.is_some_and(is_mlx5)
     }
 
+    /// Whether it is not seen what a function is.
+    pub fn is_nameless(&self, address: Address) -> bool {
+        let function = self.capture.known().and_then(|capture| capture.get(address));
+        function.is_none_or(|f| f.vendor.is_none() || f.device.is_none())
+    }
+
     /// More of a function; nothing where nothing was read.
     pub fn more(&self, address: Address) -> More {
         self.more.get(&address).cloned().unwrap_or(More::UNSEEN)
