@@ -5,8 +5,8 @@
 #
 # DIRs: a checkout of DeepEP (v1.2.1; later ones need NCCL's device API), and what NVSHMEM's wheel unpacks to (else
 # python3's own, as beside PyTorch). `build` builds alone, in the checkout. ARGUMENTs are those of
-# tests/test_low_latency.py. Settings are for this run. BELLPUSH and OPTIONS as in interop/nccl.sh; LOG a directory for
-# what was said (target/deepep), LIMIT the seconds that a run may take (120), NVML a folder with nvml.h.
+# tests/test_low_latency.py. Settings are for this run. BELLPUSH, OPTIONS and LAST as in interop/nccl.sh; LOG a directory
+# for what was said (target/deepep), LIMIT the seconds that a run may take (120), NVML a folder with nvml.h.
 #
 # DeepEP's kernels ring the NIC themselves, so NVSHMEM's doorbell handler is the GPU. NVSHMEM keeps its queues in host
 # memory: the software device reads them with the CPU.
@@ -50,11 +50,14 @@ settings=(
   NVSHMEM_DISABLE_GDRCOPY=1 NVSHMEM_DISABLE_DATA_DIRECT=1 NVSHMEM_IB_DISABLE_DMABUF=1
 )
 ranks=()
+# shellcheck disable=SC2206 # options are words
+run=("$bellpush" run ${OPTIONS:---verbose} --)
 for rank in 0 1; do
-  # shellcheck disable=SC2086 # options are words
+  # shellcheck disable=SC2206 # words
+  [[ -z ${LAST:-} || $rank == 0 ]] || run=($LAST)
   env "${settings[@]}" RANK=$rank CUDA_VISIBLE_DEVICES=$rank "${given[@]}" timeout -k 5 "${LIMIT:-120}" \
-    "$bellpush" run ${OPTIONS:-} --verbose -- python3 "$deepep/tests/test_low_latency.py" --num-processes 1 \
-    --disable-nvlink "${arguments[@]}" >"$log/rank$rank.out" 2>&1 &
+    "${run[@]}" python3 "$deepep/tests/test_low_latency.py" --num-processes 1 --disable-nvlink "${arguments[@]}" \
+    >"$log/rank$rank.out" 2>&1 &
   ranks+=($!)
 done
 failed=0

@@ -14,8 +14,9 @@
 #   gpu      pair, with the GPUs' own memory registered (GPUDirect RDMA)
 #   socket   pair, by NCCL's own sockets: something to compare with
 # NAME is what the files in LOG are called by, else the program (or its last argument, where it is a path's).
-# BELLPUSH names the program (target/release/bellpush), OPTIONS what follows its `run`, LOG a directory for what was
-# said (target/nccl), LIMIT the seconds that a program may take (60).
+# BELLPUSH names the program (target/release/bellpush), OPTIONS what follows its `run`, LAST the whole command in front of
+# the last rank where that is to be another one, LOG a directory for what was said (target/nccl), LIMIT the seconds that
+# a program may take (60).
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
@@ -90,6 +91,8 @@ started() {
     return
   fi
   for ((rank = 0; rank < ${RANKS:-2}; rank++)); do
+    # shellcheck disable=SC2206 # words
+    [[ -z ${LAST:-} || $rank -lt $((${RANKS:-2} - 1)) ]] || run=($LAST)
     device=$((rank % ${GPUS:-2}))
     [[ $rank == 0 ]] || ranks+=(:)
     ranks+=(-n 1 env "${settings[@]}" NCCL_DEBUG_FILE="$log/$name.$rank.nccl" NCCL_HOSTID="host$rank"
@@ -124,7 +127,8 @@ one() {
   name=$(basename "${NAME:-$1}")-$mode
   shift
   rm -f "$log/$name".*
-  started "$name" "$@" >"$log/$name.out" 2>&1 || code=$?
+  # Apart: what the device says may come amid a row.
+  started "$name" "$@" >"$log/$name.out" 2>"$log/$name.err" || code=$?
   judged "$name" "$code" || failed=1
 }
 

@@ -5,8 +5,8 @@
 #   NVSHMEM=DIR interop/nvshmem.sh [NAME=VALUE...]
 #
 # DIR is what NVSHMEM's wheel (nvidia-nvshmem-cu13) unpacks to: include, lib. Arguments are settings for
-# this run, such as NVSHMEM_IBGDA_NUM_RC_PER_PE=4. Needs bellpush and the preloaded object in
-# target/release, and nvcc unless PROGRAM is given. See docs/devx.md.
+# this run, such as NVSHMEM_IBGDA_NUM_RC_PER_PE=4. BELLPUSH, OPTIONS (--verbose) and LAST as in interop/nccl.sh. Needs
+# nvcc unless PROGRAM is given. See docs/devx.md.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
@@ -38,9 +38,12 @@ settings=(
 meet=$(mktemp -d)
 trap 'rm -rf "$meet"' EXIT
 ranks=()
+# shellcheck disable=SC2206 # options are words
+run=("${BELLPUSH:-target/release/bellpush}" run ${OPTIONS:---verbose} --)
 for rank in 0 1; do
-  env "${settings[@]}" "$@" RANK=$rank MEET="$meet" \
-    timeout -s KILL 120 target/release/bellpush run --verbose -- "$PROGRAM" &
+  # shellcheck disable=SC2206 # words
+  [[ -z ${LAST:-} || $rank == 0 ]] || run=($LAST)
+  env "${settings[@]}" "$@" RANK=$rank MEET="$meet" timeout -s KILL 120 "${run[@]}" "$PROGRAM" &
   ranks+=($!)
 done
 failed=0

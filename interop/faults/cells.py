@@ -153,7 +153,7 @@ def judge(side, text, done):
     code = side.process.returncode
     # A shell's way to tell of a signal; of the others the number is a program's own.
     killed = -code if code < 0 else code - 128 if code - 128 in (4, 5, 6, 7, 8, 9, 11) else 0
-    by_rank = re.search(r"on signal (\d+)|EXIT CODE: (\d+)|KILLED BY SIGNAL: (\d+)", text)
+    by_rank = re.search(r"on signal (\d+)|EXIT STRING: .*\(signal (\d+)\)|KILLED BY SIGNAL: (\d+)", text)
     if by_rank and code:
         number = int(next(group for group in by_rank.groups() if group))
         killed = number if number < 65 and number not in (1, 9, 15) else 0

@@ -5,6 +5,7 @@
 rdma_cm, each at an address of its own; `ranks` is one command that starts both.
 """
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 # What the programs that compare data say of wrong ones.
 WRONG = (
     r"data mismatch|invalid data in page|: not is\(|: not in\[|data verification failed|Data Error|verify error|"
-    r"verify failed|failed to verify|data verify|wrong bytes"
+    r"verify failed|failed to verify|data verify|wrong bytes|Out of bounds values : [1-9]|[1-9]\d* wrong"
 )
 
 BYTES = "each byte"
@@ -172,6 +173,65 @@ def nccl_net(program):
     )
 
 
+INTEROP = Path(__file__).resolve().parents[1]
+
+
+def of_gpus(name, package, run, done, compares, wants, said=""):
+    """A script of interop/ that runs two ranks with a GPU each, where the environment has what it wants. `said`: the files
+    below its LOG that it keeps their words in."""
+    if not all(want in os.environ for want in wants):
+        return []
+    limit, words = "", "&"
+    if said:
+        limit, words = "LIMIT=150", f">/dev/null & tail --pid=$! -s 0.1 -qF -n +1 {said} 2>/dev/null"
+    return [Program(
+        name=name,
+        package=package,
+        kind="ranks",
+        client=f"""bash -c "set -- {{on}}
+            export BELLPUSH=$1 OPTIONS=--verbose {limit} LOG={{dir}}/log LAST='{{faulty}}'
+            {INTEROP}/{run} {words}
+            wait $!" """,
+        done=done,
+        compares=compares,
+        bound=40,
+        has_timers=True,
+    )]
+
+
+OF_GPUS = [
+    *of_gpus(
+        "all_reduce_perf",
+        "NCCL with GPUs",
+        "nccl.sh pair NCCL_IB_TIMEOUT=14 -- all_reduce_perf -b 256K -e 256K -n 200 -w 5 -c 1",
+        "Out of bounds values : 0 OK",
+        BYTES,
+        ["NCCL_TESTS", "NCCL_HOME", "MPI_HOME"],
+        "{dir}/log/all_reduce_perf-pair.out {dir}/log/all_reduce_perf-pair.err",
+    ),
+    *of_gpus(
+        "all_reduce_perf, GPUDirect",
+        "NCCL with GPUs",
+        "nccl.sh gpu NCCL_IB_TIMEOUT=14 -- all_reduce_perf -b 64K -e 64K -n 100 -w 5 -c 1",
+        "Out of bounds values : 0 OK",
+        BYTES,
+        ["NCCL_TESTS", "NCCL_HOME", "MPI_HOME"],
+        "{dir}/log/all_reduce_perf-gpu.out {dir}/log/all_reduce_perf-gpu.err",
+    ),
+    *of_gpus("nvshmem.cu", "NVSHMEM", "nvshmem.sh", "(?s)PASSED.*PASSED", BYTES, ["NVSHMEM", "PROGRAM"]),
+    *of_gpus("nvshmem.cu, kernels ring", "NVSHMEM", "nvshmem.sh NVSHMEM_IBGDA_NIC_HANDLER=gpu", "(?s)PASSED.*PASSED",
+             BYTES, ["NVSHMEM", "PROGRAM"]),
+    *of_gpus(
+        "test_low_latency.py",
+        "DeepEP",
+        "deepep.sh",
+        "(?s)Combine send/recv time.*Combine send/recv time",
+        BYTES,
+        ["DEEPEP"],
+        "{dir}/log/rank0.out {dir}/log/rank1.out",
+    ),
+]
+
 PROGRAMS = [
     perftest("ib_write_bw -s 65536 -n 1500"),
     perftest("ib_write_lat -n 2000"),
@@ -225,4 +285,5 @@ PROGRAMS = [
     ),
     mpich("rc_x"),
     *map(nccl_net, sorted(Path(__file__).resolve().parents[2].glob("target/nccl-net/*/nccl_net"))[-1:]),
+    *OF_GPUS,
 ]
