@@ -1,6 +1,7 @@
 //! The suites with more seeds, and with each freedom by itself: this program once more for each. A run without these has
 //! one seed, and the usual freedoms together.
 
+use std::io::{Read, Seek, SeekFrom};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,10 +27,12 @@ fn kinds() -> &'static [&'static str] {
 }
 
 fn run(adversary: &str) {
+    let mut file = tempfile::tempfile().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(SUITES)
         .env("BELLPUSH_TEST_ADVERSARY", adversary)
-        .stdout(Stdio::null())
+        .stdout(Stdio::from(file.try_clone().unwrap()))
+        .stderr(Stdio::from(file.try_clone().unwrap()))
         .spawn()
         .unwrap();
     let begun = Instant::now();
@@ -43,7 +46,9 @@ fn run(adversary: &str) {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    assert!(status.success(), "BELLPUSH_TEST_ADVERSARY={adversary}: {status}");
+    let mut said = String::new();
+    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut said)).unwrap();
+    assert!(status.success(), "BELLPUSH_TEST_ADVERSARY={adversary}: {status}\n{said}");
     println!("{adversary}: {:?}", begun.elapsed());
 }
 

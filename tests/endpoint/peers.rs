@@ -248,7 +248,8 @@ fn a_table_begins_again_after_a_rank_was_lost() {
 #[test]
 fn a_reset_waits_for_no_barrier() {
     let net = Net::new(2, 1);
-    let mut ranks = net.ranks(path("push/kernel"), 64, &small().timeout(short(300)));
+    // What is gathered below has this time as well.
+    let mut ranks = net.ranks(path("push/kernel"), 64, &small().timeout(short(1_000)));
     ranks[0].peers.barrier(&ranks[0].stream).unwrap();
     assert!(matches!(ranks[0].peers.reset(), Err(Error::Busy)));
     ranks[0].stream.synchronize(Duration::from_secs(30)).unwrap();
