@@ -240,6 +240,10 @@ impl Link for Guarded {
         self.inner.as_ref()?.poll_at()
     }
 
+    fn holds(&self) -> bool {
+        self.inner.as_ref().is_some_and(|link| link.holds())
+    }
+
     fn is_up(&mut self) -> bool {
         self.link().is_ok_and(|link| link.is_up())
     }

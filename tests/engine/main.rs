@@ -45,7 +45,7 @@ mod own {
     use bellpush::nic::slots::HostSlots;
     use bellpush::nic::soft::offload::Offload;
     use bellpush::nic::soft::{Counters, Engine, InProcess, SoftConfig, SoftNic};
-    use bellpush::nic::{Access, LineFormat, Nic, NicError, QpAttr, QpState, QueuePair};
+    use bellpush::nic::{Access, LineFormat, Nic, NicError, QpAttr, QpState, QpType, QueuePair};
     use bellpush::transport::{Endpoint, Memory, MemoryPlace, Options};
     use bellpush::wire::Rkey;
     use bellpush::wire::cqe::{CqeOpcode, Syndrome};
@@ -54,7 +54,7 @@ mod own {
     use crate::test_bed::message;
 
     use crate::queue_pairs::{
-        Buf, Pair, attr, inband, inline, make_qp, pattern, stepped_engine, syndromes,
+        Buf, Pair, attr, inband, inline, make_at, make_qp, pattern, stepped_engine, syndromes,
     };
 
     /// What is plain and correct is the engine's: nothing comes back.
@@ -90,6 +90,38 @@ mod own {
         assert_eq!(p.send(&requests[0])[0].opcode, CqeOpcode::Req);
         let seen = p.nics[0].counters();
         assert_eq!((seen.wqes, seen.offloaded, seen.returned), (8, 7, 1));
+    }
+
+    /// Both ring at one page from then on, whose registers are the host's to look at.
+    #[test]
+    fn a_newcomer_at_its_page_takes_a_queue_pair_back_where_it_was() {
+        let mut p = Pair::new(&attr());
+        let send = |p: &mut Pair, i: u8| {
+            let bytes = [i; 16];
+            let payload = inline(&bytes);
+            let to = (p.b.buf.at(16 * u64::from(i)), p.b.buf.mr.rkey);
+            p.a.host
+                .send(&SendWr::new(Opcode::RdmaWrite).to(to.0, to.1).payload(&payload))
+                .unwrap();
+        };
+        for i in 0..5 {
+            send(&mut p, i);
+            p.settle();
+            assert_eq!(p.sent().len(), 1);
+        }
+        assert_eq!(p.nics[0].counters().offloaded, 5, "control: it is the engine's");
+        send(&mut p, 5); // rung, and not seen yet
+        let page = Some(p.a.qp.queues().uar.clone());
+        let (_other, _memory) = make_at(&p.nics[0], (QpType::Rc, &attr()), None, page);
+        for i in 6..9 {
+            p.settle();
+            assert_eq!(p.sent().len(), 1, "{i}");
+            send(&mut p, i);
+        }
+        p.settle();
+        assert_eq!(p.sent().len(), 1);
+        (0..9).for_each(|i| assert_eq!(p.b.buf.get(16 * usize::from(i), 16), [i; 16]));
+        assert_eq!(p.nics[0].counters().wqes, 9);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! When acknowledgements leave: beside an answer where that saves a datagram, soon in any case.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::queue_pairs::{Pair, attr, inline, packet_nics_over};
+use crate::dc::Dc;
+use crate::queue_pairs::{Pair, attr, inline, packet_nics_over, syndromes};
 use bellpush::nic::soft::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, TxBatch,
 };
@@ -17,6 +19,7 @@ type Sends = Arc<Mutex<Vec<usize>>>;
 struct Watched {
     inner: ShmLink,
     joins: bool,
+    full: Arc<AtomicBool>,
     sends: Sends,
     lengths: Sends,
 }
@@ -43,6 +46,9 @@ impl Link for Watched {
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        if self.full.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
         let lengths: Vec<_> = batch.iter().map(|packet| packet.bytes.len()).collect();
         let taken = self.inner.send(now_ns, batch)?;
         self.lengths.lock().unwrap().extend(&lengths[..taken]);
@@ -79,7 +85,7 @@ fn watched_pair(joins: bool) -> (Pair, Sends, Sends) {
     let all: [[Sends; 2]; 2] = Default::default();
     let nics = packet_nics_over(true, |host, inner| {
         let [sends, lengths] = all[usize::from(host) - 1].clone();
-        Box::new(Watched { inner, joins, sends, lengths })
+        Box::new(Watched { inner, joins, full: Arc::default(), sends, lengths })
     });
     let [_, [sends, lengths]] = all;
     (Pair::of(nics, &attr(), &attr(), &Change::default()), sends, lengths)
@@ -138,6 +144,48 @@ fn a_management_datagram_overtakes_no_acknowledgement() {
     let lengths = lengths.lock().unwrap();
     let (acknowledgement, mad) = (12 + 4 + 4, 12 + 8 + MAD_BYTES + 4); // BTH, AETH or DETH, ICRC
     assert_eq!(**lengths, [acknowledgement, mad]);
+}
+
+/// Who hears of a WRITE first takes the responses of the READ before it for lost.
+#[test]
+fn a_management_datagram_has_no_acknowledgement_overtake_a_response() {
+    let mut dc = Dc::new("");
+    let (at, rkey) = (dc.to[0].buf.at(16384), dc.to[0].buf.mr.rkey);
+    let (back, payload) = ([dc.buf.data(8192, 64)], [dc.buf.data(0, 64)]);
+    let (NicAddress::Ip(to), _) = dc.nics[0].address() else { panic!() };
+    for _ in 0..4 {
+        let target = dc.target(0);
+        dc.post(0, target, &SendWr::new(Opcode::RdmaRead).to(at, rkey).payload(&back));
+        dc.post(0, target, &SendWr::new(Opcode::RdmaWrite).to(at, rkey).payload(&payload));
+        dc.nics[1].send_mad(to, [0; MAD_BYTES]).unwrap();
+        dc.run(200_000);
+        assert_eq!(syndromes(&dc.sent(0)), [None, None]);
+    }
+    assert_eq!(dc.nics[0].counters().retransmitted, 0);
+}
+
+/// Whoever ends a NIC waits for it.
+#[test]
+fn what_a_full_link_does_not_take_is_told() {
+    let full: Arc<AtomicBool> = Arc::default();
+    let nics = packet_nics_over(true, |host, inner| {
+        let full = if host == 2 { full.clone() } else { Arc::default() };
+        let (sends, lengths) = Default::default();
+        Box::new(Watched { inner, joins: false, full, sends, lengths })
+    });
+    let mut p = Pair::of(nics, &attr(), &attr(), &Change::default());
+    let payload = inline(b"last");
+    let write = SendWr::new(Opcode::RdmaWrite).payload(&payload);
+    p.a.host.send(&write.to(p.b.buf.at(0), p.b.buf.mr.rkey)).unwrap();
+    full.store(true, Ordering::Relaxed);
+    p.step();
+    let holds = |p: &mut Pair| {
+        p.now_ns += 1_000;
+        p.engines[1].step(p.now_ns).link_holds
+    };
+    assert!(holds(&mut p), "the acknowledgement");
+    full.store(false, Ordering::Relaxed);
+    assert!(!holds(&mut p));
 }
 
 #[test]

@@ -106,9 +106,20 @@ pub fn make_typed(
     attr: &QpAttr,
     srq: Option<Arc<Srq>>,
 ) -> (Arc<Qp>, Arc<HostMem>) {
+    make_at(nic, (kind, attr), srq, None)
+}
+
+/// The same, which rings at a page of another's if one is given.
+pub fn make_at(
+    nic: &SoftNic,
+    (kind, attr): (QpType, &QpAttr),
+    srq: Option<Arc<Srq>>,
+    page: Option<View>,
+) -> (Arc<Qp>, Arc<HostMem>) {
     let memory = HostMem::alloc(nic.queue_bytes(attr)).unwrap();
     let view = View::new(&memory, 0, memory.len()).unwrap();
-    let queues = SoftNic::place(attr, &view).unwrap();
+    let mut queues = SoftNic::place(attr, &view).unwrap();
+    queues.uar = page.unwrap_or(queues.uar);
     let cq = |ring: &View, dbr: &View| {
         let (ring, dbr, uar) = (ring.clone(), dbr.clone(), queues.uar.clone());
         nic.create_cq(&CqAttr { ring, dbr, uar, notify: None }).unwrap()

@@ -55,7 +55,7 @@ pub struct Progress {
     pub more: bool,
     /// When a queue pair that waits is to be tried again, in the time of `now_ns`.
     pub next_ns: Option<u64>,
-    /// Whether the link holds packets: what was sent has not left yet.
+    /// Whether what was sent has not left yet: the link has no room for it, or holds it.
     pub link_holds: bool,
 }
 

@@ -199,6 +199,10 @@ impl Link for Unruly {
         [due, out, self.inner.poll_at()].into_iter().flatten().min()
     }
 
+    fn holds(&self) -> bool {
+        !self.due.is_empty() || !self.out.is_empty() || self.inner.holds()
+    }
+
     fn counters(&self) -> LinkCounters {
         let inner = self.inner.counters();
         LinkCounters { tx_full: inner.tx_full + self.full, ..inner }

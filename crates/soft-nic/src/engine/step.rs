@@ -244,8 +244,8 @@ impl Queues {
         if let Some(port) = &mut cx.port {
             port.flush();
             progress.more |= port.is_full();
+            progress.link_holds = port.holds();
             if let Some(at) = port.poll_at() {
-                progress.link_holds = true;
                 note(Visit::Later(at), progress);
             }
         }

@@ -93,6 +93,10 @@ impl<L: Link> Link for Captured<L> {
         self.inner.poll_at()
     }
 
+    fn holds(&self) -> bool {
+        self.inner.holds()
+    }
+
     fn counters(&self) -> LinkCounters {
         self.inner.counters()
     }

@@ -165,6 +165,11 @@ pub trait Link: Send {
         None
     }
 
+    /// Whether packets that it has taken to send are yet to leave, or others to be handed on.
+    fn holds(&self) -> bool {
+        self.poll_at().is_some()
+    }
+
     /// Whether the port is up: its network interface, or what stands for it. Cheap; looked at
     /// every few milliseconds at most.
     fn is_up(&mut self) -> bool {
@@ -333,6 +338,10 @@ impl Link for Box<dyn Link> {
 
     fn poll_at(&self) -> Option<u64> {
         (**self).poll_at()
+    }
+
+    fn holds(&self) -> bool {
+        (**self).holds()
     }
 
     fn is_up(&mut self) -> bool {

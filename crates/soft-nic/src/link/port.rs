@@ -300,6 +300,11 @@ impl Port {
         if self.stopped { None } else { self.link.poll_at() }
     }
 
+    /// Whether what was sent has not left yet: the link has not taken it, or holds it.
+    pub(crate) fn holds(&self) -> bool {
+        !self.stopped && (self.is_full() || self.link.holds())
+    }
+
     /// Hands out packets that have arrived and are well-formed; returns how many came.
     pub(crate) fn receive(&mut self, mut each: impl FnMut(&Arrived<'_>)) -> usize {
         if self.stopped {

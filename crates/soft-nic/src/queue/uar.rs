@@ -19,6 +19,9 @@ pub(crate) struct Uar {
     kind: Kind,
     /// Doorbells are taken out of their registers: see [`Uar::take_doorbells`].
     takes: bool,
+    /// Doorbells come in two parts, as was seen by one without a number: where several ring, one's index may stand beside
+    /// another's number. Before that is seen, such a word passes for a doorbell.
+    in_parts: bool,
     /// What was taken last of each.
     taken: Rung,
     /// Slots of the queue pairs in the engine.
@@ -52,6 +55,7 @@ impl Uar {
             seen,
             kind,
             takes: false,
+            in_parts: false,
             taken: Rung::default(),
             qps: vec![slot],
             rung: Rung::default(),
@@ -211,13 +215,17 @@ impl Uar {
         if Doorbell::parse(word).qpn == Qpn(0) {
             let came = word != 0 && word != self.seen[register] && self.qps.len() > 1;
             self.seen[register] = word;
+            self.in_parts |= word != 0;
             return came;
         }
         // One that comes meanwhile stays for the next look.
         let _ = self.page.compare_swap(UAR_DOORBELL_OFFSETS[register], word, 0);
         self.seen[register] = 0;
-        rung[register] = Some(word);
         self.taken[register] = Some(word);
+        // The records alone say whose index it is then.
+        if !self.in_parts || self.qps.len() < 2 {
+            rung[register] = Some(word);
+        }
         true
     }
 
@@ -351,8 +359,22 @@ mod tests {
             assert_eq!(uar.poll(), Some(Rung::default()));
             assert!(uar.poll().is_none());
             page.store_u32(at + 4, (bell(7) >> 32) as u32, Ordering::Release).unwrap();
-            assert_eq!(uar.poll().map(|rung| rung[0]), Some(Some(bell(7))));
+            assert_eq!(uar.poll(), Some(Rung::default()));
+            assert_eq!(uar.taken()[0], Some(bell(7)));
         }
+    }
+
+    /// One rings between the parts of another's doorbell: the word has its index, and the other's number.
+    #[test]
+    fn an_index_beside_anothers_number_is_nobodys() {
+        let (page, mut uar) = page(Kind::Foreign, 2);
+        let at = UAR_DOORBELL_OFFSETS[0];
+        let (mine, others) = (bell(7), 0x0900_0000_0000u64.to_be());
+        page.store_u32(at, mine as u32, Ordering::Release).unwrap();
+        assert_eq!(uar.poll(), Some(Rung::default()), "control: a part");
+        page.store_u32(at, others as u32, Ordering::Release).unwrap();
+        page.store_u32(at + 4, (mine >> 32) as u32, Ordering::Release).unwrap();
+        assert_eq!(uar.poll(), Some(Rung::default()));
     }
 
     #[test]

@@ -95,6 +95,10 @@ impl<L: Link> Link for Recorded<L> {
         self.inner.poll_at()
     }
 
+    fn holds(&self) -> bool {
+        self.inner.holds()
+    }
+
     fn counters(&self) -> LinkCounters {
         self.inner.counters()
     }

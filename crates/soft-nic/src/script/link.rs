@@ -182,6 +182,11 @@ impl<L: Link> Link for Scripted<L> {
         sent.chain(received).chain(self.inner.poll_at()).chain(out).min()
     }
 
+    fn holds(&self) -> bool {
+        let here = self.sent.is_empty() && self.received.is_empty() && self.out.is_empty();
+        !here || self.inner.holds()
+    }
+
     fn counters(&self) -> LinkCounters {
         self.inner.counters()
     }

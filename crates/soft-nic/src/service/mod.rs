@@ -277,7 +277,7 @@ impl Transport {
     pub(crate) fn acknowledge(&mut self, qp: &Qp, port: &mut Port) {
         match &mut self.service {
             Of::Rc(rc) => rc.acknowledge(qp, port),
-            Of::Dct(target) => target.farewell(port),
+            Of::Dct(target) => target.acknowledge(qp, port),
             Of::Local(_) | Of::Uc(_) | Of::Ud(_) => {}
         }
     }

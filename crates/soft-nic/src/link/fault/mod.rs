@@ -258,6 +258,11 @@ impl<L: Link> Link for Faulty<L> {
         [due, waiting, out, self.inner.poll_at()].into_iter().flatten().min()
     }
 
+    fn holds(&self) -> bool {
+        let here = self.due.is_empty() && self.waiting.is_empty() && self.out.is_empty();
+        !here || self.inner.holds()
+    }
+
     fn counters(&self) -> LinkCounters {
         let inner = self.inner.counters();
         LinkCounters { tx_full: inner.tx_full + self.full, ..inner }

@@ -312,6 +312,11 @@ impl Link for JointLink {
         }
     }
 
+    /// A member that has lost its keeper wants to be looked at, and holds nothing.
+    fn holds(&self) -> bool {
+        matches!(&self.part, Part::Keeper(keeper) if keeper.flush_at().is_some())
+    }
+
     fn is_up(&mut self) -> bool {
         self.tend();
         let is_lost = matches!(&self.part, Part::Member(member) if member.is_lost());

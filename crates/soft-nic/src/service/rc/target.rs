@@ -154,6 +154,16 @@ impl Target {
         if self.due.is_empty() { Visit::Idle } else { Visit::More }
     }
 
+    /// Says what it has received, unless responses are due or WRITEs are yet to land.
+    pub(crate) fn acknowledge(&mut self, qp: &Qp, port: &mut Port) {
+        for initiator in self.initiators.values_mut().filter(|initiator| initiator.due) {
+            let responder = &mut initiator.responder;
+            if !responder.owes() && !responder.waits_for(qp) {
+                responder.farewell(port);
+            }
+        }
+    }
+
     /// The target goes: see [`Responder::farewell`].
     pub(crate) fn farewell(&mut self, port: &mut Port) {
         for initiator in self.initiators.values_mut() {
