@@ -22,6 +22,9 @@ const MOST: usize = 8192;
 const COMPUTED: &str =
     "by arithmetic: fair shares of links, root complexes, memory and collapses, without queueing";
 
+/// What stands beside what a NIC sends or receives.
+const NO_PORT: &str = "by PCIe alone: what the NIC's port carries has no part in it";
+
 /// Reads `gpu0>gpu1` (gpu0 writes into gpu1) and `gpu0<gpu1` (gpu0 reads from gpu1).
 fn parse(topology: &Topology, text: &str) -> Result<Flow> {
     let find = |id: &str| {
@@ -201,6 +204,10 @@ pub fn rows(
             if flow.by == Move::Read && way.other_back(topology).is_some() {
                 notes.insert(0, format!("requests go {}", requests.text(topology)));
             }
+            let is_nic = |end| topology.node(end).kind == Kind::Nic;
+            if is_nic(flow.from) || is_nic(flow.to) {
+                notes.push(NO_PORT.to_owned());
+            }
             json!({
                 "topology": topology.name, "flow": text, "class": way.class,
                 "gb_per_s": rate, "messages_per_us": per_us(*rate), "way": way.text(topology),
@@ -249,6 +256,20 @@ mod tests {
         );
         let reads = run(&["gpu4<gpu0", "gpu6<gpu1"]).unwrap();
         assert!(reads.len() == 3 && reads[2]["gb_per_s"].as_f64().unwrap() > 40.0, "{reads:?}");
+    }
+
+    /// `topo` knows its rate, a topology's file does not.
+    #[test]
+    fn a_nics_port_is_said_to_have_no_part() {
+        let switch = "[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n\
+                      [[switch]]\nid = \"sw0\"\nparent = \"rc0\"\n";
+        let ends = [("gpu", "gpu0"), ("gpu", "gpu1"), ("nic", "nic0")];
+        let ends = ends.map(|(kind, id)| format!("[[{kind}]]\nid = \"{id}\"\nparent = \"sw0\"\n"));
+        let tree = from_toml(&format!("{switch}{}", ends.concat())).unwrap();
+        let texts = ["gpu0>nic0", "nic0>gpu0", "gpu0>gpu1"].map(String::from);
+        let rows = rows(&tree, &Params::default(), &texts, None).unwrap();
+        let notes: Vec<_> = rows[..3].iter().map(|row| row["note"].as_str().unwrap()).collect();
+        assert_eq!(notes, [NO_PORT, NO_PORT, ""]);
     }
 
     /// Nine GPUs below a switch each: 72 flows are computed, and agree with what fewer of them have.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use bellpush_pcie::Origin;
 use bellpush_pcie::topology::{
     Address, Capture, Class, Collapse, Distance, Kind, Matrix, Rate, Tree, assign, assign_topology,
     builtin, capture_sysfs, from_lspci, survey_text, to_text, unknowns, write_fans,
@@ -188,6 +189,32 @@ fn details_are_read_and_what_is_denied_is_unknown() {
     let off = from_lspci(&DETAILS.replace("RlxdOrd+", "RlxdOrd-")).unwrap();
     let t = Tree::new(&off).topology("t", Some(22.0)).unwrap();
     assert_eq!(t.node(t.find("0000:17:00.0").unwrap()).relaxed_ordering, Some(false));
+}
+
+/// A device's functions are set to the same packets, and share one link.
+#[test]
+fn a_function_whose_packets_are_hidden_has_its_devices() {
+    let port = |function: u32, details: &str| {
+        format!(
+            "17:00.{function} Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]\n\
+             \tNUMA node: 1\n\tCapabilities: [60] Express (v2) Endpoint, MSI 00\n{details}\
+             \t\tLnkCap:\tPort #0, Speed 16GT/s, Width x8, ASPM not supported\n"
+        )
+    };
+    let set = "\t\tDevCtl:\tCorrErr- NonFatalErr+ FatalErr+ UnsupReq-\n\t\t\tMaxPayload 512 bytes, MaxReadReq 4096 bytes\n";
+    let (root, _) = DETAILS.split_once("\n\n").unwrap();
+    let capture = from_lspci(&format!("{root}\n\n{}\n{}", port(0, ""), port(1, set))).unwrap();
+    let t = Tree::new(&capture).topology("t", Some(22.0)).unwrap();
+    let packets = |id: &str| {
+        let node = t.node(t.find(id).unwrap());
+        let link = node.link.unwrap();
+        (link.mps.bytes(), node.link_origin.mps, link.mrrs, node.link_origin.mrrs)
+    };
+    let (first, second) = (packets("0000:17:00.0"), packets("0000:17:00.1"));
+    assert_eq!((first.0, second.0), (512, 512));
+    assert_eq!([first.1, second.1], [Origin::Read; 2]);
+    // What it asks for at once is a function's own.
+    assert_eq!([first.3, second.3], [Origin::Assumed, Origin::Read]);
 }
 
 #[test]

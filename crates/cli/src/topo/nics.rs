@@ -34,6 +34,23 @@ pub struct Port {
     pub said: String,
 }
 
+/// What a device is whose name its driver has given: of sysfs, and of nvidia-smi's matrix. Where systemd names devices
+/// (`rocep1s0`), names tell nothing of drivers.
+fn named(text: &str) -> Option<Is> {
+    const OTHERS: [(&str, &str); 6] = [
+        ("mlx4_", "mlx4"),
+        ("bnxt_re", "bnxt_re"),
+        ("irdma", "irdma"),
+        ("ocrdma", "ocrdma"),
+        ("efa_", "efa"),
+        ("hfi1_", "hfi1"),
+    ];
+    if text.contains("mlx5_") {
+        return Some(Is::Mlx5);
+    }
+    OTHERS.iter().find(|(name, _)| text.contains(name)).map(|&(_, driver)| Is::Other(driver))
+}
+
 impl Basis {
     /// What a NIC is.
     pub fn nic_is(&self, topology: &Topology, nic: NodeId) -> Is {
@@ -45,9 +62,7 @@ impl Basis {
             Some(family) if !family.has_rdma => Is::NoRdma,
             Some(family) if family.is_mlx5() => Is::Mlx5,
             Some(family) => Is::Other(family.driver.unwrap_or("another driver")),
-            // Names that drivers give: of sysfs and of nvidia-smi's matrix.
-            None if node.id.contains("mlx5_") || node.model.contains("mlx5_") => Is::Mlx5,
-            None => Is::Unknown,
+            None => named(&node.id).or_else(|| named(&node.model)).unwrap_or(Is::Unknown),
         }
     }
 
@@ -123,4 +138,23 @@ pub fn ports_of_card(topology: &Topology, nic: NodeId) -> Vec<NodeId> {
     let mut ports = topology.sharing_link(nic);
     ports.retain(|&n| n == nic || !is_virtual(n) && !is_virtual(nic));
     ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_what_the_driver_that_named_it_drives() {
+        for (name, is) in [
+            ("mlx5_10", Some(Is::Mlx5)),
+            ("mlx4_0", Some(Is::Other("mlx4"))),
+            ("bnxt_re1, link unknown", Some(Is::Other("bnxt_re"))),
+            ("efa_0", Some(Is::Other("efa"))),
+            ("NIC0", None),
+            ("rocep1s0", None),
+        ] {
+            assert_eq!(named(name), is, "{name}");
+        }
+    }
 }

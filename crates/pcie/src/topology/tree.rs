@@ -320,9 +320,17 @@ impl<'a> Tree<'a> {
             (None, _) => rate,
         };
         let usual = RawLink::new(kept.generation, kept.lanes);
-        let mps = legal(f.mps).unwrap_or(usual.mps).max(128);
+        let mps = self.mps(address).unwrap_or(usual.mps);
         let mrrs = legal(f.mrrs).unwrap_or(usual.mrrs).max(128);
         Some(RawLink { mps, mrrs, ..usual })
+    }
+
+    /// A function's own, or that of another function of its device, which Linux sets to the same. A virtual function's
+    /// register says nothing (SR-IOV 1.1, 3.5.4).
+    fn mps(&self, address: Address) -> Option<u32> {
+        let is_own = |f: &Function| !self.capture.is_virtual(f.address);
+        let shown = |f: &Function| legal(f.mps).filter(|bytes| *bytes >= 128 && is_own(f));
+        self.capture.of_device(self.capture.physical(address), shown)
     }
 
     /// Where the numbers of [`Tree::raw_link`] come from.
@@ -330,7 +338,7 @@ impl<'a> Tree<'a> {
         let of = |is_read: bool| if is_read { Origin::Read } else { Origin::Assumed };
         let read = |size: Option<u32>| of(legal(size).is_some_and(|s| s >= 128));
         let speed = of(self.link(f.address).0.is_some());
-        LinkOrigin { speed, mps: read(f.mps), mrrs: read(f.mrrs) }
+        LinkOrigin { speed, mps: of(self.mps(f.address).is_some()), mrrs: read(f.mrrs) }
     }
 
     /// Whose the root complex above a function is, by its root port; empty: not known, or not of Intel.
