@@ -4,6 +4,9 @@
  */
 #include "preloaded.h"
 
+#include <rdma/rdma_user_ioctl.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+
 /* Memory of a region on demand need not be there when it is registered, only when it is used. */
 static void paging(void)
 {
@@ -279,6 +282,9 @@ static void refused(void)
 	NONE(mlx5dv_alloc_var(p.ctx, 0), EPROTONOSUPPORT);
 	REFUSED(mlx5dv_devx_general_cmd(p.ctx, in, sizeof in, out, sizeof out), EREMOTEIO);
 	NONE(mlx5dv_devx_create_cmd_comp(p.ctx), EPROTONOSUPPORT);
+	/* Of a library that is newer than the device. */
+	struct ib_uverbs_ioctl_hdr unknown = { .length = sizeof unknown, .object_id = 99, .method_id = 3 };
+	REFUSED(ioctl(p.ctx->cmd_fd, RDMA_VERBS_IOCTL, &unknown), EPROTONOSUPPORT);
 	close_pair(&p);
 }
 

@@ -1,7 +1,7 @@
 /* Datagrams of UD and who takes them. Run on software devices by tests/external/datagrams.rs: "datagrams CASE". */
 #include "preloaded.h"
 
-enum { QKEY = 0x11111111, GRH = 40 };
+enum { QKEY = 0x11111111, GRH = 40, CLASS = 0x68, HOPS = 3 };
 
 /* Receives of 8 bytes, each into a line of the memory's second half. */
 static void receives(struct pair *p, int first, int n)
@@ -37,8 +37,11 @@ static void comes(struct pair *p, uint64_t number, uint64_t receive)
 		CHECK(now() < until);
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == GRH + 8);
 	CHECK(wc.wr_id == receive && wc.src_qp == p->qp[0]->qp_num && wc.wc_flags & IBV_WC_GRH);
-	memcpy(&is, p->mem + BYTES / 2 + 64 * receive + GRH, 8);
+	const uint8_t *header = (uint8_t *)p->mem + BYTES / 2 + 64 * receive;
+	memcpy(&is, header + GRH, 8);
 	CHECK(is == number);
+	/* That of IPv4, in the last 20 bytes: its version, type of service and time to live. */
+	CHECK(header[20] == 0x45 && header[21] == CLASS && header[28] == HOPS);
 }
 
 static long out_of_buffer(void)
@@ -79,7 +82,8 @@ static void one_receive(void)
 	struct pair p;
 	struct ibv_wc wc;
 	open_datagrams(&p);
-	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .dgid = p.gid, .hop_limit = 1 } };
+	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = {
+		.dgid = p.gid, .hop_limit = HOPS, .traffic_class = CLASS } };
 	struct ibv_ah *ah = ibv_create_ah(p.pd, &to);
 	CHECK(ah);
 	long before = out_of_buffer();

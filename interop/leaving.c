@@ -140,6 +140,24 @@ static void *leaves_cancelled_at_once(void *how)
 	exit(7);
 }
 
+/* The last thread of the program's own ends: the device's go on, and SIGKILL ends them. */
+static void without_threads(void)
+{
+	struct pair p;
+	int status = 0;
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		open_end(&p);
+		pthread_exit(NULL);
+	}
+	usleep(500000);
+	CHECK(waitpid(child, &status, WNOHANG) == 0);
+	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	exit(7);
+}
+
 /* A thread that may be cancelled at once is, wherever it is at. */
 static void cancelled_at_once(char *how)
 {
@@ -153,6 +171,38 @@ static void cancelled_at_once(char *how)
 	pthread_cancel(thread);
 	pthread_join(thread, NULL);
 	/* Where it was cancelled before it left, the process goes on. */
+	exit(7);
+}
+
+static void *polls_at_once(void *cq)
+{
+	struct ibv_wc wc;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	leaves = 1;
+	for (;;)
+		ibv_poll_cq(cq, 1, &wc);
+	return NULL;
+}
+
+/* What such threads poll is theirs, and the library's lock of it may stay with them; the device goes on for others. */
+static void cancelled_while_polling(void)
+{
+	enum { THREADS = 40 };
+	struct pair p;
+	pthread_t thread;
+	open_pair(&p);
+	for (int i = 0; i < THREADS; i++) {
+		struct ibv_cq *cq = ibv_create_cq(p.ctx, 16, NULL, NULL, 0);
+		CHECK(cq);
+		leaves = 0;
+		CHECK(pthread_create(&thread, NULL, polls_at_once, cq) == 0);
+		while (!leaves)
+			;
+		usleep(100 + 37 * i);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+		write_8(&p, 0, (uintptr_t)p.mem + 8 * i, (uintptr_t)p.mem + BYTES / 2 + 8 * i);
+		CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	}
 	exit(7);
 }
 
@@ -218,6 +268,10 @@ int main(int argc, char **argv)
 		return atexit(opens_late);
 	if (strcmp(argv[1], "interrupted") == 0)
 		interrupted();
+	if (strcmp(argv[1], "polls-at-once") == 0)
+		cancelled_while_polling();
+	if (strcmp(argv[1], "pthread_exit") == 0)
+		without_threads();
 	for (int i = 0; i < ROUNDS; i++) {
 		if (!has_received())
 			continue;

@@ -4,6 +4,7 @@
 #define _FORTIFY_SOURCE 2
 #include <dirent.h>
 #include <limits.h>
+#include <sys/socket.h>
 #include <sys/sysmacros.h>
 
 #include "preloaded.h"
@@ -63,9 +64,11 @@ static void functions(void)
 	CHECK(n > 0 && strncmp(buf, "../../devices/pcibe11:00/", 25) == 0);
 	CHECK(chdir("/sys/class/infiniband/mlx5_0/ports") == 0 && access("1/state", R_OK) == 0);
 	is_path(realpath("1", NULL), PCI "/infiniband/mlx5_0/ports/1");
+	/* By netlink (`NETLINK_RDMA`), libraries would find the machine's own devices. */
+	REFUSED(socket(AF_NETLINK, SOCK_RAW, 20), EPROTONOSUPPORT);
+	CHECK(socket(AF_NETLINK, SOCK_RAW, 0) >= 0);
 }
 
-/* What each directory of a device is a device of, as NCCL asks: by the last name of the path. */
 /* The list of PCI functions, and all of it as hwloc finds it: from the root directory, opened. */
 static void lists(void)
 {
@@ -110,6 +113,7 @@ static void lists(void)
 	CHECK(chdir("/") == 0 && access("dev/infiniband/uverbs0", R_OK) == 0);
 }
 
+/* What each directory of a device is a device of, as NCCL asks: by the last name of the path. */
 static void subsystems(void)
 {
 	char buf[PATH_MAX];
@@ -128,6 +132,8 @@ static void layout(void)
 	SAYS(IB "/device/vendor", "0x15b3");
 	SAYS(IB "/device/class", "0x020700");
 	SAYS(IB "/device/current_link_speed", "16.0 GT/s PCIe");
+	SAYS(IB "/device/current_link_width", "16");
+	SAYS(PCI "/max_link_speed", "16.0 GT/s PCIe");
 	SAYS(PCI "/max_link_width", "16");
 	SAYS("/sys/bus/pci/devices/be11:01:00.0/numa_node", "-1");
 	SAYS(PCI "/../class", "0x060400");
@@ -241,6 +247,11 @@ static void statuses(void)
 	is_device("/dev/infiniband/uverbs0");
 	is_device("/dev/infiniband/rdma_cm");
 	REFUSED(stat("/dev/infiniband/uverbs99", &is), ENOENT);
+	REFUSED(stat("/sys/class/infiniband/mlx5_7/ports/1/state", &is), ENOENT);
+	int fd = open("/dev/infiniband/uverbs0", O_RDWR);
+	CHECK(fd >= 0 && fstatat(fd, "", &is, AT_EMPTY_PATH) == 0 && S_ISCHR(is.st_mode));
+	close(fd);
+	CHECK(chdir("/proc") == 0 && fstatat(AT_FDCWD, "", &is, AT_EMPTY_PATH) == 0 && S_ISDIR(is.st_mode));
 	struct statx other;
 	CHECK(statx(AT_FDCWD, "/sys/class/infiniband", 0, STATX_ALL, &other) == 0 && S_ISDIR(other.stx_mode));
 }

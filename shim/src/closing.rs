@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bellpush_mem::hidden::{hidden_in, is_hidden};
 
+use crate::drive::Inside;
 use crate::hooks::{answer, set_errno};
 use crate::process;
 use crate::real;
@@ -28,7 +29,10 @@ fn closing(fd: RawFd) {
     if let Some(process) = process::process().filter(|process| !process.files.is_empty())
         && process.is_here()
     {
-        let closing = || process.closing(fd);
+        let closing = || {
+            let _inside = Inside::enter();
+            process.closing(fd)
+        };
         let _ = catch_unwind(AssertUnwindSafe(closing)); // the descriptor goes whatever happens
     }
 }

@@ -96,14 +96,18 @@ impl Dir {
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<Written> {
         let name = CString::new(name)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        // SAFETY: a C string and a descriptor of ours; what was there is to go.
-        let file = unsafe {
-            libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0);
-            Hidden::new(open(self.0.as_raw_fd(), &name, flags, 0o644)?)
-        };
+        self.unlink(&name);
+        // SAFETY: a C string and a descriptor of ours.
+        let file = unsafe { Hidden::new(open(self.0.as_raw_fd(), &name, flags, 0o644)?) };
         (&*file).write_all(bytes)?;
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         Ok(Written { _file: file, path })
+    }
+
+    /// Removes a file, if it is there.
+    fn unlink(&self, name: &CStr) {
+        // SAFETY: a C string and a descriptor of ours.
+        unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0) };
     }
 
     /// Writes a line in place of a file, as a whole: other threads and processes may be reading or replacing it.
@@ -111,9 +115,12 @@ impl Dir {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let scratch = format!(".new-{}-{number}", std::process::id());
-        let written = self.write(&scratch, format!("{line}\n").as_bytes())?;
-        self.rename(&scratch, name)?;
-        Ok(written)
+        let written = self.write(&scratch, format!("{line}\n").as_bytes());
+        let placed = written.and_then(|written| self.rename(&scratch, name).map(|()| written));
+        if placed.is_err() {
+            self.unlink(&CString::new(scratch)?);
+        }
+        placed
     }
 
     /// Makes a link, which is not followed.
@@ -151,6 +158,9 @@ mod tests {
         assert!(is_hidden(dir.0.as_raw_fd()));
         dir.write("file", b"text").unwrap();
         assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "text");
+        dir.replace("file", "line").unwrap();
+        assert!(dir.replace("nowhere/file", "line").is_err());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left there");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

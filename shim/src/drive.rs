@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use bellpush_mem::here::Here;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
-use crate::cancel;
 use crate::process::lock_until;
 use crate::rings::{LINGER, Rings};
 use crate::trial::Trial;
@@ -69,7 +68,7 @@ pub struct Driver {
     thread: OnceLock<Thread>,
     /// Steps that the engine's thread has done.
     steps: AtomicU64,
-    /// Whether the link holds packets.
+    /// Whether the link held packets after the last of them.
     holds: AtomicBool,
     /// The process ends, and nobody polls any more: how many steps are enough; [`STAYS`] before.
     leaves: AtomicU64,
@@ -153,7 +152,6 @@ impl Driver {
                 self.answers.came_soon();
             }
         }
-        self.holds.store(progress.link_holds, Ordering::Relaxed);
         // An unacknowledged message has a timer.
         self.idle.store(progress.next_ns.is_none(), Ordering::Relaxed);
     }
@@ -300,6 +298,7 @@ impl Driver {
         let at_once = engine.try_step(now_ns);
         let progress = at_once.unwrap_or_else(|| engine.step(now_ns));
         self.note(&progress, now_ns, true);
+        self.holds.store(progress.link_holds, Ordering::Relaxed);
         self.steps.fetch_add(1, Ordering::Release); // with `holds`, see `leave`
         match at_once {
             Some(progress) if progress.is_busy() => self.forget_polls(),
@@ -313,7 +312,7 @@ impl Driver {
     /// interrupted anywhere, with any lock.
     fn begin_to_leave(&self) {
         let enough = self.steps.load(Ordering::Relaxed).wrapping_add(LAST_STEPS);
-        let _ = self.leaves.compare_exchange(STAYS, enough, Ordering::Relaxed, Ordering::Relaxed);
+        self.leaves.store(enough, Ordering::Relaxed);
         self.wake();
     }
 
@@ -423,7 +422,8 @@ impl Drivers {
         }
     }
 
-    /// The process ends. A card acknowledges what has come whatever becomes of the program; so does each engine now.
+    /// The process ends. A card acknowledges what has come whatever becomes of the program; so does each engine now. Once
+    /// more for what is said afterwards.
     pub fn take_leave(&self) {
         let until = Instant::now() + LAST_WORDS;
         let each = |what: &dyn Fn(&Driver)| {
@@ -444,8 +444,7 @@ impl Drivers {
 
     /// Gives every engine a turn in the calling thread of the program's; whether there was anything to do.
     pub fn turn(&self, turn: Turn) -> bool {
-        // One that may be cancelled at once would be as soon as a step has let cancellation through again, in here.
-        if !self.here.is_here() || cancel::is_at_once() {
+        if !self.here.is_here() {
             return false;
         }
         let Some(_inside) = Inside::enter() else { return false };
@@ -479,7 +478,7 @@ impl Inside {
     }
 
     /// Whether the calling thread is there.
-    fn is_entered() -> bool {
+    pub fn is_entered() -> bool {
         INSIDE.get()
     }
 }

@@ -398,6 +398,7 @@ fn command(fd: c_int, buf: *const c_void, count: usize, waited: Option<FileId>) 
         _ => return Written::Foreign,
     };
     let done = catch_unwind(AssertUnwindSafe(|| {
+        let _inside = Inside::enter();
         let cm = process.rdma_cm().map_err(|refusal| Named("rdma_cm", refusal))?;
         cm.command(process, &file, fd, (buf as u64, count))
     }));

@@ -228,7 +228,10 @@ fn function(object: u16, method: u16) -> String {
         (0x1007, _) => either("mlx5dv_pp_alloc", "mlx5dv_pp_free"),
         (object::UAR, _) => either("mlx5dv_devx_alloc_uar", "mlx5dv_devx_free_uar"),
         (0x1009, _) => either("mlx5dv_create_steering_anchor", "mlx5dv_destroy_steering_anchor"),
-        _ => return format!("an unknown call (object {object:#x}, method {method:#x})"),
+        _ => {
+            let number = format!("object {object:#x}, method {method:#x}");
+            return format!("a call of a library that is newer than this device ({number})");
+        }
     }
     .into()
 }
@@ -251,7 +254,8 @@ mod tests {
         assert_eq!(of_rdma_cm(23), "an unknown command of librdmacm's");
         assert_eq!(function(object::UAR, method::UAR_DESTROY), "mlx5dv_devx_free_uar");
         assert_eq!(function(object::DM, method::DM_FREE), "ibv_free_dm");
-        assert_eq!(function(99, 3), "an unknown call (object 0x63, method 0x3)");
+        let newer = "a call of a library that is newer than this device (object 0x63, method 0x3)";
+        assert_eq!(function(99, 3), newer);
         assert_eq!(of_device(0x842), "QUERY_LAG");
     }
 }

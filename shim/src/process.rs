@@ -22,7 +22,7 @@ use bellpush_soft_nic::log;
 use crate::counters;
 use crate::device::{self, At, Device, Gone};
 use crate::dir::Written;
-use crate::drive::Drivers;
+use crate::drive::{Drivers, Inside};
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::layout;
@@ -305,14 +305,21 @@ impl Process {
     pub fn end(&self) {
         self.drivers.take_leave();
         let until = Instant::now() + END_PATIENCE;
+        // What this very thread was at below may have one of the NIC's locks, which are waited for without a bound.
+        let is_free = !Inside::is_entered();
         let cm = lock_until(&self.rdma_cm, until).and_then(|cm| cm.clone());
-        cm.inspect(|cm| cm.farewell());
+        if let Some(cm) = cm.filter(|_| is_free) {
+            cm.farewell();
+            self.drivers.take_leave(); // of a link that delays
+        }
         let devices = lock_until(&self.devices, until);
         let of = |slot: &Slot| slot.open.upgrade();
         let open: Vec<_> = devices.iter().flat_map(|slots| slots.iter().map(of)).collect();
         drop(devices);
         for (index, device) in open.iter().enumerate() {
-            if let Some(device) = device {
+            if let Some(device) = device
+                && is_free
+            {
                 device::tell_counts(index, &device.nic);
                 device.nic.flush_recording();
             }
@@ -356,13 +363,19 @@ impl Process {
         Ok(device)
     }
 
+    /// The tree is there, if it can be.
+    pub fn stay(&self) {
+        let _ = self.tree.stay(&self.options); // without it, there are no such files
+    }
+
     /// A file of the tree is to be opened: it is there, and says what this process's device has by now, if it is a
     /// counter, the port's state or the GID. Other processes that have the tree may put theirs in its place; what is
     /// returned stays.
     pub fn opening(&self, path: &Path) -> Option<Written> {
-        let _ = self.tree.stay(&self.options); // without it, there is no such file
+        self.stay();
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
-        let (index, file) = below.and_then(layout::of_device)?;
+        let (index, file) =
+            below.and_then(layout::of_device).filter(|&(index, _)| index < self.options.devices)?;
         let written = if counters::is_counter(file) {
             let counted =
                 self.opened(index).map(|device| device.nic.counters()).unwrap_or_default();

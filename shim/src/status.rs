@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::hooks::{opening, target};
+use crate::hooks::target;
 use crate::layout::rdev;
-use crate::process::process;
+use crate::process::{self, Process, process};
 use crate::real;
 use crate::tree::{self, Inside, Target};
 
@@ -13,10 +13,12 @@ use crate::tree::{self, Inside, Target};
 fn look(inside: &Inside<'_>, mut call: impl FnMut(*const c_char) -> c_int) -> c_int {
     inside.with(|inside| {
         let done = call(inside.as_ptr());
-        if done == 0 {
+        // SAFETY: the calling thread's own.
+        if done == 0 || unsafe { *libc::__errno_location() } != libc::ENOENT {
             return done;
         }
-        opening(inside);
+        let stay = || process::own().map(Process::stay);
+        let _ = catch_unwind(stay); // the second look says what came of it
         call(inside.as_ptr())
     })
 }
@@ -121,8 +123,12 @@ macro_rules! hook_stats_at {
         ) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe {
-                let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || *path == 0);
-                if empty { stat_fd(dir, buf) } else { stat_path(dir, path, buf, flags) }
+                if flags & libc::AT_EMPTY_PATH == 0 || !path.is_null() && *path != 0 {
+                    return stat_path(dir, path, buf, flags);
+                }
+                let done = real::fstatat(dir, path, buf, flags);
+                let number = (done == 0).then(|| device_behind(&*buf)).flatten();
+                number.map_or(done, |number| as_device(done, buf, number))
             }
         }
     )*};

@@ -174,13 +174,20 @@ impl Tree {
         match dir::make(&self.root) {
             // A child beside this one was quicker.
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => self.made.store(true, Ordering::Relaxed),
+            // Before it looks whether the process ends: one of the two removes it.
+            _ => self.made.store(true, Ordering::SeqCst),
         }
-        lay_out(&self.dir()?, options)
+        let laid_out = lay_out(&self.dir()?, options);
+        // The process may have begun to end meanwhile, and nobody comes by any more.
+        if self.ended.load(Ordering::SeqCst) {
+            self.remove();
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        laid_out
     }
 
     fn is_made(&self) -> bool {
-        self.made.load(Ordering::Relaxed)
+        self.made.load(Ordering::SeqCst)
     }
 
     /// What a path is that is looked up from `dir`. Allocates nothing.
@@ -243,7 +250,7 @@ impl Tree {
 
     /// Removes a directory that this process made, as it ends.
     pub fn remove(&self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.ended.store(true, Ordering::SeqCst); // before it looks; who lays out looks behind that
         if self.is_made() {
             let _ = std::fs::remove_dir_all(self.path()); // nobody is left to be told
         }
@@ -347,6 +354,21 @@ mod tests {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
+    }
+
+    /// Another thread may still look up a path.
+    #[test]
+    fn a_tree_that_went_with_its_process_does_not_come_back() {
+        let name = format!("bellpush-ended-{}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let options = Preload::parse("{}").unwrap();
+        let path = CString::new(root.as_os_str().as_bytes()).unwrap();
+        let tree = Tree { root: path, made: true.into(), ended: false.into() };
+        tree.stay(&options).unwrap();
+        assert!(root.join("class").exists(), "control: it is laid out");
+        tree.remove();
+        assert!(tree.stay(&options).is_err());
+        assert!(!root.exists());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::abi::libibverbs::{
     CREATE_CQ_EX, Function, IS_EXTENDED, IbvContext, IbvCqEx, IbvQpEx, IbvValuesEx,
     QUERY_RT_VALUES, VALUES_RAW_CLOCK, op,
 };
+use crate::cancel;
 use crate::clock;
 use crate::drive::Turn;
 use crate::files::Kind;
@@ -75,13 +76,24 @@ macro_rules! chains {
     ($($chain:ident $name:ident ($($arg:ident: $type:ty),*) -> $ret:ty,
         again if $again:expr => $turn:expr;)*) => {$(
         static $chain: Chain = {
-            extern "C" fn hook<const I: usize>($($arg: $type),*) -> $ret {
-                type Original = unsafe extern "C" fn($($type),*) -> $ret;
+            type Original = unsafe extern "C-unwind" fn($($type),*) -> $ret;
+            extern "C-unwind" fn hook<const I: usize>($($arg: $type),*) -> $ret {
                 let original = $chain.replaced[I].load(Ordering::Relaxed);
                 // SAFETY: the function that had this hook's place; the program's own arguments.
-                let call = || unsafe {
-                    std::mem::transmute::<Function, Original>(original)($($arg),*)
-                };
+                unsafe {
+                    let original = std::mem::transmute::<Function, Original>(original);
+                    // Cancelled anywhere in there, the thread unwinds through here: nothing is to be dropped, and nothing
+                    // catches it. In a step it would be as soon as that has let cancellation through again.
+                    if cancel::is_at_once() {
+                        return original($($arg),*);
+                    }
+                    with_turn(original, $($arg),*)
+                }
+            }
+            #[inline(never)]
+            unsafe fn with_turn(original: Original, $($arg: $type),*) -> $ret {
+                // SAFETY: as the caller promises.
+                let call = || unsafe { original($($arg),*) };
                 let done = call();
                 let again: fn($ret) -> bool = $again;
                 let done = match again(done) && turn($turn) {

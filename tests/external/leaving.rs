@@ -49,6 +49,7 @@ fn leaves_with_7(arguments: &[&str]) {
 fn a_thread_that_may_be_cancelled_at_once_takes_nobody_along() {
     leaves_with_7(&["at-once", "_exit"]);
     leaves_with_7(&["at-once", "exit"]);
+    leaves_with_7(&["polls-at-once"]);
 }
 
 #[test]
@@ -59,6 +60,11 @@ fn handlers_of_the_end_open_devices() {
 #[test]
 fn a_handler_ends_a_process_that_opens_devices() {
     leaves_with_7(&["interrupted"]);
+}
+
+#[test]
+fn the_devices_threads_outlive_the_programs() {
+    leaves_with_7(&["pthread_exit"]);
 }
 
 /// Nothing in there is a point of cancellation that is none without a device.

@@ -277,11 +277,15 @@ fn a_program_that_ends_without_a_word_still_tells_its_peer() {
     if !there("rping") {
         return;
     }
-    let server = Server::start(&[], &["rping", "-s", "-d"]);
-    let client = ["--address", &address(2)];
-    succeeds(&client, &[program.to_str().unwrap(), "leaves", &address(1)]);
-    let ended = server.end();
-    assert!(ended.text.contains("RDMA_CM_EVENT_DISCONNECTED"), "{}", ended.text);
+    let own = address(2);
+    // What a wire delays it does not lose.
+    for link in [&[][..], &["--link", "delay=100ms"]] {
+        let server = Server::start(&[], &["rping", "-s", "-d"]);
+        let client = [link, &["--address", &own]].concat();
+        succeeds(&client, &[program.to_str().unwrap(), "leaves", &address(1)]);
+        let ended = server.end();
+        assert!(ended.text.contains("RDMA_CM_EVENT_DISCONNECTED"), "{link:?}: {}", ended.text);
+    }
 }
 
 #[test]
