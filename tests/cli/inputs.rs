@@ -22,6 +22,8 @@ fn what_is_no_file_is_refused_in_one_line_and_soon() {
     // Others have no end of their own, and `?` is the input.
     let commands = [
         "decode wqe ?",
+        "decode cqe ?",
+        "decode packet ?",
         "decode pcap ?",
         "decode record ?",
         "decode live ? --seconds 1",
@@ -38,6 +40,7 @@ fn what_is_no_file_is_refused_in_one_line_and_soon() {
         "replay ? --against empty",
         "replay empty --against ?",
         "doctor --machine ?",
+        "doctor --trace ?",
         "topo ?",
         "topo --from ?",
         "topo --nvidia-smi ?",
