@@ -90,6 +90,8 @@ macro_rules! chains {
                     with_turn(original, $($arg),*)
                 }
             }
+            /// # Safety
+            /// As `original`.
             #[inline(never)]
             unsafe fn with_turn(original: Original, $($arg: $type),*) -> $ret {
                 // SAFETY: as the caller promises.

@@ -165,7 +165,8 @@ pub trait Link: Send {
         None
     }
 
-    /// Whether packets that it has taken to send are yet to leave, or others to be handed on.
+    /// Whether it still holds packets: sent ones that are yet to leave, or received ones that are yet to be handed on.
+    /// Without a word of its own, a link holds some while it wants to be looked at ([`Link::poll_at`]).
     fn holds(&self) -> bool {
         self.poll_at().is_some()
     }

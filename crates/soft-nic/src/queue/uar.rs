@@ -19,8 +19,8 @@ pub(crate) struct Uar {
     kind: Kind,
     /// Doorbells are taken out of their registers: see [`Uar::take_doorbells`].
     takes: bool,
-    /// Doorbells come in two parts, as was seen by one without a number: where several ring, one's index may stand beside
-    /// another's number. Before that is seen, such a word passes for a doorbell.
+    /// A doorbell without a queue pair's number was seen: ringers store it in two halves. Where several queue pairs ring, a
+    /// word may have one's index and another's number. Until that is seen, such a word passes for a doorbell.
     in_parts: bool,
     /// What was taken last of each.
     taken: Rung,
