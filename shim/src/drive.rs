@@ -19,7 +19,7 @@ use bellpush_mem::here::Here;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
 use crate::process::lock_until;
-use crate::rings::{LINGER, Rings};
+use crate::rings::{LINGER_NS, MOST_LINGER_NS, Rings};
 use crate::trial::Trial;
 
 /// Steps in a row that a thread has which rang, as other threads ring as well; the engine's thread has the next.
@@ -32,9 +32,9 @@ const ENOUGH: u32 = 4;
 const POLL_STEPS: u32 = 8;
 /// How long after its last poll a program counts as polling: longer than the scheduler's shortest turns.
 const PATIENCE: Duration = Duration::from_micros(100);
-/// How long a poll that has found the last acknowledgement looks on at most for what the peer answers. A
-/// program that has it may look at its memory alone, where nothing but the engine's thread would carry the
-/// answer to.
+/// How long a poll that has found the last acknowledgement looks on at most for what the peer answers, and whoever rang
+/// and has the answer for the acknowledgement. A program that has it may look at its memory alone, where nothing but the
+/// engine's thread would carry the rest to.
 const SECOND_LOOK_NS: u64 = 10_000;
 /// Steps that the engine's thread takes at most until a message is acknowledged of which the program has had the CQE: the
 /// one that it is in, the one that has the acknowledgement wait for an answer, and the one that says it.
@@ -235,7 +235,7 @@ impl Driver {
             return;
         }
         let now_ns = self.now_ns();
-        let lingers = may_linger && self.rings.answers.is_due();
+        let lingers = may_linger && self.rings.answers.is_due() && self.rings.turns.has_rung();
         if lingers {
             // Before the step, whose packets may wake the engine's thread at once.
             self.empty.store(ENOUGH, Ordering::Relaxed);
@@ -249,23 +249,43 @@ impl Driver {
         };
         self.note(&progress, now_ns, false);
         if lingers {
-            self.linger(now_ns + LINGER.as_nanos() as u64);
+            self.linger();
         }
     }
 
-    /// Steps until an answer comes. The engine's thread stays out meanwhile, and a while longer if one came.
-    fn linger(&self, until_ns: u64) {
+    /// Steps until all of an answer has come, whoever took it, and the acknowledgement where that is waited for. The
+    /// engine's thread stays out meanwhile, and a while longer if it has.
+    fn linger(&self) {
+        let Rings { answers, acknowledgements, turns, .. } = &self.rings;
+        let start_ns = self.now_ns();
+        let (mut until_ns, mut has_all) = (start_ns + LINGER_NS, false);
         loop {
-            let now_ns = self.now_ns();
+            let progress = self.helper.step(self.now_ns());
+            let now_ns = self.now_ns(); // to send a long READ's response takes a while
             self.polled_ns.store(now_ns, Ordering::Relaxed);
-            if let Some(progress) = self.helper.step(now_ns) {
+            if let Some(progress) = progress {
                 self.note(&progress, now_ns, false);
-                if progress.arrivals > 0 {
-                    return self.rings.answers.paid();
+                if progress.arrivals > 0 && !has_all {
+                    until_ns = (now_ns + LINGER_NS).min(start_ns + MOST_LINGER_NS);
                 }
             }
-            if now_ns >= until_ns {
-                self.rings.answers.in_vain();
+            if !has_all && turns.has_all() {
+                (has_all, until_ns) = (true, now_ns + SECOND_LOOK_NS);
+            }
+            let is_over = now_ns >= until_ns;
+            if has_all && !self.rings.is_outstanding() {
+                acknowledgements.paid();
+                acknowledgements.renew();
+                return answers.paid();
+            }
+            if has_all && (is_over || !acknowledgements.is_due()) {
+                if is_over {
+                    acknowledgements.in_vain();
+                }
+                return answers.paid();
+            }
+            if is_over {
+                answers.in_vain();
                 self.forget_polls();
                 return self.wake();
             }

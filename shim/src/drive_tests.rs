@@ -5,8 +5,8 @@ use bellpush_soft_nic::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
 };
 use bellpush_soft_nic::{SoftConfig, SoftNic};
-use bellpush_wire::roce::{Addresses, Bth, Envelope, Headers, Opcode, Operation, ROCE_PORT};
-use bellpush_wire::{Psn, Qpn};
+use bellpush_wire::roce::{Addresses, Bth, Envelope, Headers, Opcode, Operation, ROCE_PORT, Reth};
+use bellpush_wire::{Iova, Psn, Qpn, Rkey};
 
 use super::*;
 
@@ -23,14 +23,14 @@ fn an_engine_that_is_left_to_its_thread_has_no_step_of_a_poll() {
     }
 }
 
-/// A link with packets at every look, that end no message or each end one.
-struct Busy {
+/// A link that has a packet at a look, or none, as is said for each.
+struct Busy<F> {
     link: ShmLink,
-    ends: bool,
+    has: F,
     looks: Arc<AtomicU32>,
 }
 
-impl Link for Busy {
+impl<F: Fn(u32) -> Option<Operation> + Send> Link for Busy<F> {
     fn address(&self) -> IpAddr {
         self.link.address()
     }
@@ -55,11 +55,15 @@ impl Link for Busy {
         _: usize,
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        let operation = if self.ends { Operation::SendOnly } else { Operation::SendMiddle };
+        let look = self.looks.fetch_add(1, Ordering::Relaxed);
+        let Some(operation) = (self.has)(look) else { return Ok(0) };
         let mut packet = [0; 64];
-        let headers = Headers::new(Bth::new(Opcode::rc(operation), Qpn(5), Psn::new(0)));
-        let bytes = headers.emit(8, &mut packet).finish(None);
+        let mut headers = Headers::new(Bth::new(Opcode::rc(operation), Qpn(5), Psn::new(0)));
+        let is_read = operation == Operation::ReadRequest;
+        if is_read {
+            headers.ext.reth = Some(Reth { addr: Iova(0), rkey: Rkey(0), bytes: 8 });
+        }
+        let bytes = headers.emit(if is_read { 0 } else { 8 }, &mut packet).finish(None);
         let addresses = Addresses::new([127, 0, 0, 2].into(), [127, 0, 0, 1].into()).unwrap();
         let envelope = Envelope::new(addresses, ROCE_PORT);
         each(&Received { envelope, bytes: &packet[..bytes], checked: false });
@@ -73,18 +77,103 @@ impl Link for Busy {
     }
 }
 
+/// A NIC on such a link and its driver, and the looks so far.
+fn on_a_link(
+    has: impl Fn(u32) -> Option<Operation> + Send + 'static,
+) -> (Arc<SoftNic>, Engine, Driver, Arc<AtomicU32>) {
+    let link = ShmNet::anonymous(false).unwrap().attach_free().unwrap();
+    let looks = Arc::new(AtomicU32::new(0));
+    let busy = Busy { link, has, looks: looks.clone() };
+    let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), Box::new(busy)).unwrap();
+    let driver = Driver::new(engine.helper());
+    (nic, engine, driver, looks)
+}
+
 /// One poll takes what has come of a long message, for so many steps; of short ones it makes one.
 #[test]
 fn a_poll_takes_what_has_come_of_a_message() {
-    for (ends, expected) in [(false, POLL_STEPS), (true, 1)] {
-        let link = ShmNet::anonymous(false).unwrap().attach_free().unwrap();
-        let looks = Arc::new(AtomicU32::new(0));
-        let busy = Busy { link, ends, looks: looks.clone() };
-        let (_nic, engine) = SoftNic::manual_on(&SoftConfig::default(), Box::new(busy)).unwrap();
-        let driver = Driver::new(engine.helper());
+    for (operation, expected) in [(Operation::SendMiddle, POLL_STEPS), (Operation::SendOnly, 1)] {
+        let (_nic, _engine, driver, looks) = on_a_link(move |_| Some(operation));
         assert!(driver.poll(), "it finds packets");
-        assert_eq!(looks.load(Ordering::Relaxed), expected, "ends: {ends}");
+        assert_eq!(looks.load(Ordering::Relaxed), expected, "{operation:?}");
     }
+}
+
+/// A doorbell is caught; how often the thread that rang looked at the link.
+fn looks_of_a_ring(driver: &Driver, looks: &AtomicU32) -> u32 {
+    let before = looks.load(Ordering::Relaxed);
+    driver.catches();
+    driver.ring(true);
+    looks.load(Ordering::Relaxed) - before
+}
+
+/// The program takes its turns as it does: so many doorbells, so many messages.
+fn train(driver: &Driver, rings: u32, messages: u64) {
+    for _ in 0..3 {
+        (0..rings).for_each(|_| _ = driver.catches());
+        driver.rings.turns.came(messages);
+    }
+    (0..2).for_each(|_| driver.rings.answers.came_soon());
+}
+
+/// The step of the doorbell itself brings the first message.
+#[test]
+fn who_rings_looks_on_until_the_whole_answer_has_come() {
+    for messages in [1, 3, 7] {
+        let (_nic, _engine, driver, looks) = on_a_link(|_| Some(Operation::SendOnly));
+        train(&driver, 1, messages.into());
+        assert_eq!(looks_of_a_ring(&driver, &looks), messages.max(2));
+    }
+}
+
+#[test]
+fn who_rings_looks_on_after_the_last_of_several_doorbells() {
+    let (_nic, _engine, driver, looks) = on_a_link(|_| Some(Operation::SendMiddle));
+    train(&driver, 3, 1);
+    assert_eq!(looks_of_a_ring(&driver, &looks), 1);
+    assert_eq!(looks_of_a_ring(&driver, &looks), 1);
+    assert!(looks_of_a_ring(&driver, &looks) > 2, "it waits for the end of a message");
+}
+
+/// What a peer reads is none of the program's affair.
+#[test]
+fn a_read_of_the_peers_is_no_answer() {
+    let has = |look| Some(if look < 20 { Operation::ReadRequest } else { Operation::SendLast });
+    let (_nic, _engine, driver, looks) = on_a_link(has);
+    train(&driver, 1, 1);
+    assert_eq!(looks_of_a_ring(&driver, &looks), 21);
+}
+
+/// A packet at each of the first looks hides whether messages are unacknowledged.
+#[test]
+fn who_waits_for_acknowledgements_looks_on_for_them() {
+    for (is_waited_for, expected) in [(false, 2), (true, 11)] {
+        let (_nic, _engine, driver, looks) =
+            on_a_link(|look| (look < 10).then_some(Operation::SendOnly));
+        train(&driver, 1, 1);
+        let posted = Progress { next_ns: Some(1), ..Progress::default() };
+        driver.rings.saw(&posted, 0, false);
+        assert!(driver.rings.is_outstanding());
+        if is_waited_for {
+            (0..2).for_each(|_| driver.rings.acknowledgements.came_soon());
+        }
+        assert_eq!(looks_of_a_ring(&driver, &looks), expected);
+    }
+}
+
+/// A peer that sends for ever keeps no thread for ever.
+#[test]
+fn looking_on_has_an_end() {
+    let (_nic, _engine, driver, looks) = on_a_link(|_| Some(Operation::SendMiddle));
+    train(&driver, 1, 1);
+    let start = Instant::now();
+    assert!(looks_of_a_ring(&driver, &looks) > 1);
+    assert!(start.elapsed() >= Duration::from_nanos(MOST_LINGER_NS));
+    let (_nic, _engine, driver, looks) = on_a_link(|_| None);
+    train(&driver, 1, 1);
+    let start = Instant::now();
+    assert!(looks_of_a_ring(&driver, &looks) > 1);
+    assert!(start.elapsed() >= Duration::from_nanos(LINGER_NS));
 }
 
 #[test]

@@ -67,6 +67,7 @@ mod thread;
 mod trap;
 mod tree;
 mod trial;
+mod turns;
 mod verbs;
 mod waits;
 mod watch;

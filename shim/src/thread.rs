@@ -65,7 +65,8 @@ impl Idle {
 /// How long the thread stays out at a time while the program polls: longer and longer. The last is what a
 /// program waits at most, beyond [`Driver::is_polled`]'s patience, that polled and then looks at its memory alone.
 const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
-/// The last while the program only looks on after its doorbells: what is no answer waits so long.
+/// The last while the program only looks on after its doorbells, and is not sure to have its answer then: what is none
+/// waits so long.
 const OUT_FOR_ANSWERS: Duration = Duration::from_micros(80);
 /// How long the thread looks for the next packet of a message that is coming in over shared memory. Nothing wakes it for
 /// that, and a rest is as long as a sender takes for all that may be on its way. Sockets wake it.
@@ -225,12 +226,15 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
             check_at = now + CHECK;
         }
         if driver.is_polled(now) {
-            if in_vain < MOST_IN_VAIN && !arrivals.sockets.is_empty() {
+            // What comes while somebody looks on is theirs, and would take the core from them here.
+            let looks = in_vain < MOST_IN_VAIN && !driver.only_lingers();
+            if looks && !arrivals.sockets.is_empty() {
                 in_vain += u32::from(rest(arrivals, out));
             } else {
                 driver.stay_out(out);
             }
-            let most = if driver.only_lingers() { OUT_FOR_ANSWERS } else { OUT[1] };
+            let may_miss = driver.only_lingers() && !driver.rings.answers.is_steady();
+            let most = if may_miss { OUT_FOR_ANSWERS } else { OUT[1] };
             out = (2 * out).min(most);
             now = driver.now();
             continue;

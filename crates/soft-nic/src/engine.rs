@@ -46,6 +46,8 @@ pub struct Progress {
     pub doorbells: u64,
     /// Packets that came from peers, without acknowledgements that carry no data.
     pub arrivals: u64,
+    /// Messages of theirs that have come whole: a program may see them. Requests of READs are none.
+    pub messages: u64,
     /// Acknowledgements that came and carry no data.
     pub acknowledgements: u64,
     /// Whether the last of the arrivals does not end its message, or asks for part of a long READ: more are to come at

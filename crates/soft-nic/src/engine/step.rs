@@ -153,7 +153,9 @@ impl Queues {
                     cx.tally.arrivals += 1;
                     let asked = arrived.packet.headers.ext.reth.map_or(0, |reth| reth.bytes);
                     let is_part = operation == Operation::ReadRequest && asked >= LONG_READ;
-                    cx.tally.under_way = is_part || !operation.position().ends();
+                    let ends = operation.position().ends();
+                    cx.tally.under_way = is_part || !ends;
+                    cx.tally.messages += u64::from(ends && operation != Operation::ReadRequest);
                 }
             }
             if opcode == Opcode::CNP {
@@ -300,7 +302,8 @@ fn count(tally: &Tally, live: &Live, progress: &mut Progress) {
     }
     (progress.wqes, progress.bytes, progress.errors) = (tally.wqes, tally.bytes, tally.errors);
     (progress.doorbells, progress.arrivals) = (tally.doorbells, tally.arrivals);
-    (progress.acknowledgements, progress.under_way) = (tally.acknowledgements, tally.under_way);
+    (progress.messages, progress.acknowledgements) = (tally.messages, tally.acknowledgements);
+    progress.under_way = tally.under_way;
 }
 
 /// Whether the packet link, if there is one, has room for a visit's packets.

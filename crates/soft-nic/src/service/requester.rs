@@ -64,6 +64,7 @@ pub(crate) struct Tally {
     pub(crate) returned: u64,
     pub(crate) doorbells: u64,
     pub(crate) arrivals: u64,
+    pub(crate) messages: u64,
     pub(crate) acknowledgements: u64,
     /// The last of the arrivals does not end its message.
     pub(crate) under_way: bool,
