@@ -124,6 +124,20 @@ fn arrows(trace: &serde_json::Value) -> Vec<(f64, f64)> {
     of("s").zip(of("f")).collect()
 }
 
+#[test]
+fn a_trace_that_cannot_be_written_costs_no_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rows.json");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    run.args(["bench", "--gpu", "host", "--data", "push", "--kick", "kernel", "--sizes", "64"]);
+    run.args(["--messages", "20", "--trace", "/dev/full", "--json"]).arg(&file);
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("cannot write /dev/full"), "{said}");
+    let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(saved["results"].as_array().unwrap().len(), 1, "{saved}");
+}
+
 /// What the kernel calls, the NIC sees after, and the kernel waits for; on the host executor, or with BELLPUSH_TEST_GPU=N
 /// on a CUDA GPU.
 #[test]

@@ -208,12 +208,15 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if !(1..=MOST_IN_FLIGHT).contains(&in_flight) {
         return Err(format!("--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}").into());
     }
-    let taken = values::check_places(&[
+    let places = [
         ("--csv", &args.csv),
         ("--json", &args.json),
         ("--report", &args.report),
         ("--svg", &args.svg),
-    ])?;
+    ];
+    let taken = values::check_places(&places)?;
+    let named: Vec<_> = args.topology.iter().map(PathBuf::from).collect();
+    values::keep_inputs(&named, &places)?;
     if args.svg.is_some() && args.topology.len() != 1 {
         return Err("--svg: one --topology at a time".into());
     }

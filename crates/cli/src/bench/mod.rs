@@ -32,6 +32,7 @@ use crate::link::LinkSpec;
 use crate::plan::{BenchPlan, Dest, Numa};
 use crate::post::{self, PostArgs};
 use crate::trace;
+use crate::values;
 
 /// The command line; [`BenchPlan`] is its checked meaning.
 #[derive(Debug, Clone, Args)]
@@ -196,7 +197,10 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         Some(path) => Payload::File(cli::read_payload(path)?),
         None => Payload::Tags(Tags::new(plan.seed)),
     };
-    cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
+    let places = [("--json", &plan.json), ("--trace", &args.trace)];
+    values::check_places(&places)?;
+    values::keep_inputs(&plan.payload, &places)?;
+    cli::check_places(None, plan.report.as_deref())?;
     if args.tune {
         return tune::run(&plan, &payload);
     }
@@ -214,11 +218,13 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         marks.read(&bed.gpu).map_err(unread).ok()
     });
     drop(bed); // its NICs have said where they stand at the end
-    if let (Some(path), Some(tracing)) = (&args.trace, &tracing) {
-        trace::save(tracing, kernels.as_ref(), path)?;
-    }
-    let results = results?;
-    cli::emit(&results, plan.json.as_deref(), plan.report.as_deref())
+    let saved = match (&args.trace, &tracing) {
+        (Some(path), Some(tracing)) => trace::save(tracing, kernels.as_ref(), path),
+        _ => Ok(()),
+    };
+    // What was measured is not lost with a trace that cannot be written.
+    let ended = cli::emit(&results?, plan.json.as_deref(), plan.report.as_deref())?;
+    saved.map(|()| ended)
 }
 
 fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Results, CliError> {

@@ -90,7 +90,10 @@ pub struct LinkArgs {
 pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let see = "see 'bellpush link --help'";
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
-    values::check_places(&[("--json", &args.json), ("--csv", &args.csv)])?;
+    let places = [("--json", &args.json), ("--csv", &args.csv)];
+    values::check_places(&places)?;
+    let named = args.topology.as_ref().map(PathBuf::from);
+    values::keep_inputs(args.measured.iter().chain(&named), &places)?;
     let for_several = "--topology is for GPUs that are measured at once, with --together";
     if args.topology.is_some() && args.measured.is_none() && args.together.is_none() {
         return Err(CliError::new(for_several, "give --together, or --measured of such a result"));
