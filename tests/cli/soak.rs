@@ -23,6 +23,9 @@ fn a_short_run_is_clean() {
         assert!(told.contains(line), "{line:?}: {told}");
     }
     assert!(told.contains(" rounds, 0 findings"), "{told}");
+    assert!(!told.contains("growth was not looked at"), "{told}");
+    let one = stdout(&soak(&["--minutes", "5", "--rounds", "1", "--seed", "1"]));
+    assert!(one.contains("growth was not looked at"), "of one round: {one}");
 }
 
 /// The control: one byte of the target is flipped.

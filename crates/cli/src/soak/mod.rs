@@ -11,6 +11,7 @@
 //! | `bed` `calls` | NICs, memories and endpoints; operations as calls |
 //! | `immediates` | those that are to come, and that need not where a fault has dropped their CQE |
 //! | `model` | what memory must hold, and may where a queue pair has ended |
+//! | `panics` | those of any thread, counted
 //! | `round` | the operations one after the other, waits, comparisons, recovery |
 //! | `tally` | what was done, in numbers |
 
@@ -21,6 +22,7 @@ mod faults;
 mod immediates;
 mod model;
 mod ops;
+mod panics;
 mod plan;
 mod rng;
 mod round;
@@ -111,6 +113,8 @@ struct Outcome {
     tally: Tally,
     /// What the process held at the start, behind the warm-up, and at the end.
     held: [Held; 3],
+    /// Rounds behind the warm-up, in which growth was looked at.
+    rounds_behind: u64,
     finding: Option<String>,
 }
 
@@ -164,9 +168,11 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, CliError> {
 
 /// All rounds, each with NICs and endpoints of its own.
 fn rounds(plan: &SoakPlan, gpus: [&Arc<Gpu>; 2], watch: &Watch) -> Outcome {
+    panics::count();
     let (begin, start) = (Instant::now(), Held::now());
-    let (mut tally, mut warm, mut finding) = (Tally::default(), start, None);
+    let (mut tally, mut warm, mut finding) = (Tally::default(), None, None);
     for number in plan.rounds.clone() {
+        let panics_before = panics::so_far();
         let config = Config::draw(plan.seed, number).within_reach(gpus[0].is_host());
         watch.begin(&config);
         tally.begin(&config);
@@ -179,25 +185,30 @@ fn rounds(plan: &SoakPlan, gpus: [&Arc<Gpu>; 2], watch: &Watch) -> Outcome {
         }
         let since = Instant::now();
         let gpu = gpus[usize::from(config.threads)];
-        let done = round::run(gpu, &config, plan.spoil == Some(number), &mut tally, watch);
+        let ended = round::run(gpu, &config, plan.spoil == Some(number), &mut tally, watch);
         let took = since.elapsed().as_millis();
         tally.longest = tally.longest.max((took, number));
         watch.end(tally.line());
-        // A third of the time, in which the allocator meets most sizes.
-        if begin.elapsed() < plan.length / 3 {
-            warm = Held::now();
+        finding = ended.err().map(|Finding(what)| what);
+        if panics::so_far() != panics_before {
+            finding.get_or_insert(
+                "a thread of a NIC's or a kernel's panicked, as stderr has it".into(),
+            );
         }
-        if let Err(Finding(what)) = done {
-            finding = Some(what);
+        if finding.is_some() {
             break;
+        }
+        if warm.is_none() && plan.is_warm(begin.elapsed(), tally.rounds) {
+            warm = Some((Held::now(), tally.rounds));
         }
         if begin.elapsed() >= plan.length {
             break;
         }
     }
     let end = Held::now();
-    let warm = if warm == start { end } else { warm };
-    Outcome { tally, held: [start, warm, end], finding }
+    let (warm, rounds) = warm.unwrap_or((end, tally.rounds));
+    let rounds_behind = tally.rounds - rounds;
+    Outcome { tally, held: [start, warm, end], rounds_behind, finding }
 }
 
 fn conclude(plan: &SoakPlan, state: &State, outcome: &Outcome) -> ExitCode {
@@ -207,6 +218,9 @@ fn conclude(plan: &SoakPlan, state: &State, outcome: &Outcome) -> ExitCode {
     let grown = warm.grown(&end);
     match outcome.finding.as_ref().or(grown.as_ref()) {
         None => {
+            if outcome.rounds_behind == 0 {
+                say("growth was not looked at: no round came behind the warm-up");
+            }
             say("clean");
             ExitCode::SUCCESS
         }

@@ -27,6 +27,15 @@ pub struct SoakPlan {
     pub spoil: Option<u64>,
 }
 
+impl SoakPlan {
+    /// Whether growth counts from here: a third of the time or of the rounds is over, in which the allocator meets most
+    /// sizes.
+    pub fn is_warm(&self, elapsed: Duration, rounds_done: u64) -> bool {
+        let rounds = self.rounds.end - self.rounds.start;
+        elapsed >= self.length / 3 || rounds_done >= rounds.div_ceil(3)
+    }
+}
+
 impl TryFrom<&SoakArgs> for SoakPlan {
     type Error = CliError;
 
@@ -60,5 +69,27 @@ impl TryFrom<&SoakArgs> for SoakPlan {
             limit: seconds("--limit", args.limit, 1.0, 3600.0)?,
             spoil: args.spoil,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_counts_behind_a_third_of_the_time_or_of_the_rounds() {
+        let plan = SoakPlan {
+            gpu: plan::Gpu::Auto,
+            seed: 1,
+            length: Duration::from_secs(90),
+            rounds: 0..30,
+            is_told: false,
+            every: Duration::from_secs(1),
+            limit: Duration::from_secs(1),
+            spoil: None,
+        };
+        let at_once = |rounds| plan.is_warm(Duration::ZERO, rounds);
+        assert!(!at_once(9) && at_once(10));
+        assert!(plan.is_warm(Duration::from_secs(30), 1));
     }
 }
