@@ -1,8 +1,12 @@
 //! Files that are none, named as what each command is to read.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use bellpush::nic::soft::AdversaryKind;
 
 /// One that hangs is ended, long after it should have been.
 fn bellpush(dir: &Path, args: &[&str]) -> Output {
@@ -95,4 +99,48 @@ fn a_pipe_with_a_writer_is_read() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && output.stdout.len() > 500, "{line}: {said}");
     }
+}
+
+/// By another name it is the same file.
+#[test]
+fn what_is_read_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("input"), "mine").unwrap();
+    std::os::unix::fs::symlink("input", dir.path().join("other")).unwrap();
+    for (command, why) in [
+        ("sim --topology input --json other", "a file that is read"),
+        ("sim --topology two-sockets --topology input --csv input", "a file that is read"),
+        ("sim --topology input --svg other", "a file that is read"),
+        ("link --measured input --csv other", "a file that is read"),
+        ("link --measured input --topology other --json input", "a file that is read"),
+        ("bench --payload input --json other", "a file that is read"),
+        ("bench --payload input --trace other", "a file that is read"),
+        ("bench --json both --trace both", "one result fits in a file"),
+    ] {
+        let output = bellpush(dir.path(), &command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{command}: {said}");
+        assert_eq!(std::fs::read(dir.path().join("input")).unwrap(), b"mine", "{command}");
+    }
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for option in ["--pcap", "--record"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        command.args(["run", option]).arg(OsStr::from_bytes(b"a\xff")).args(["--", "true"]);
+        let output = command.current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("UTF-8"), "{option}: {said}");
+    }
+}
+
+#[test]
+fn help_names_every_kind_of_adversary() {
+    let output = bellpush(Path::new("."), &["run", "--help"]);
+    let help = String::from_utf8(output.stdout).unwrap();
+    let listed = help.split_once("kinds:").unwrap().1.split_once('[').unwrap().0;
+    let named: Vec<_> = listed.split([',', ' ', '\n']).filter(|word| !word.is_empty()).collect();
+    assert_eq!(named, AdversaryKind::ALL.map(|kind| kind.to_string()));
 }

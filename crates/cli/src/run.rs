@@ -74,7 +74,8 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "FILE")]
     fault: Option<PathBuf>,
     /// Take every freedom that the rules give a NIC, and report on stderr where the program relies on more; kinds:
-    /// payload, writes, writes=all, record, cqe, packets, acks, routing, atomics [default: all but writes=all]
+    /// payload, writes, writes=all, record, cqe, packets, acks, routing, atomics, doorbell
+    /// [default: all but writes=all]
     #[arg(long, value_name = "SEED[,KIND...]")]
     adversary: Option<Adversary>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,

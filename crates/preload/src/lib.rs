@@ -145,6 +145,17 @@ impl Preload {
         if self.dm_bytes > MAX_DM_BYTES || !self.dm_bytes.is_multiple_of(4096) {
             return refuse("device memory", &self.dm_bytes, "whole pages, at most 256 MiB");
         }
+        let paths = [
+            ("the capture's name", &self.pcap),
+            ("the recording's name", &self.record),
+            ("the trace's name", &self.trace),
+            ("the name of the sysfs directory", &self.sysfs),
+        ];
+        for (what, path) in paths {
+            if let Some(path) = path.as_ref().filter(|path| path.to_str().is_none()) {
+                return refuse(what, &path.display(), "UTF-8"); // as JSON is
+            }
+        }
         match self.mtu {
             Some(mtu) if ![256, 512, 1024, 2048, 4096].contains(&mtu) => {
                 refuse("path MTU", &mtu, "256, 512, 1024, 2048 or 4096")
