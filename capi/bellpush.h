@@ -168,7 +168,8 @@ int bellpush_ranks(const bellpush *comm);
  * CUDA: both are addresses of this process's GPU, and the call is queued. It begins after the work that `stream` (a
  * cudaStream_t, NULL for the default stream) has queued so far, and later work of `stream` begins after it.
  * Host: both are addresses of host memory, `stream` is NULL, and the call returns when it is done.
- * BELLPUSH_FAILED: nothing was queued. A rank's calls return it within the timeout and a second after the failure.
+ * BELLPUSH_FAILED: this call or an earlier one has failed, and so do all that follow; what is in `out` is undefined. A
+ * rank's calls return it within the timeout and a second after the failure.
  * BELLPUSH_DIFFERS concerns this call or an earlier one; all of them were made. With CUDA possibly only
  * bellpush_synchronize returns it. */
 int bellpush_all_reduce(bellpush *comm, const void *in, void *out, uint64_t count, int dtype,

@@ -27,6 +27,7 @@ import threading
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
 OPS = {"sum": 0, "max": 1, "min": 2, "mean": 3}
 _REFUSED, _IN_USE = -1, -4  # bellpush_code
+_MOST_USED = 512  # lenders of elements that a communicator keeps, until it waits for its calls
 _held = []  # elements that kernels may still read or write: for good
 _CTYPES = {ctypes.c_float: "float32", ctypes.c_int: "int32", ctypes.c_ubyte: "uint8", ctypes.c_char: "uint8",
            ctypes.c_double: "float64", ctypes.c_uint64: "uint64"}
@@ -335,14 +336,17 @@ class Communicator:
             raise ValueError(f"'{op}' is no operation: {', '.join(OPS)}")
         if self._host and (source.device or target.device):
             raise ValueError("the elements are in a GPU's memory, and the executor is the host's")
+        if len(self._used) >= _MOST_USED:
+            self.synchronize()
         with self._comm as comm:
             code = self._library.bellpush_all_reduce(
                 comm, source.address, target.address, source.count, DTYPES[source.dtype], OPS[op],
                 source.stream())
-            # It may be queued only: what lends the elements is kept until it is done.
-            self._used += [side for side in (source, target) if side.lent]
+            if not self._host:
+                # It may be queued only: what lends the elements is kept until it is done.
+                self._used += [side for side in (source, target) if side.lent]
             if code == _IN_USE:
-                _held.append((source, target))
+                _held.append((source, target, list(self._used)))
             _check(self._library, code)
         return out
 

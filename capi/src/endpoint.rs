@@ -126,8 +126,8 @@ impl Context {
     }
 
     /// Whether its NIC is to have the doorbell record visible before the doorbell.
-    pub fn is_strict(&self) -> bool {
-        self.nic.order() == Order::Strict
+    pub fn is_strict(&self) -> Result<bool, Failure> {
+        Ok(self.parts()?.1.order() == Order::Strict)
     }
 }
 

@@ -186,12 +186,14 @@ impl Comm {
         Ok(communicator)
     }
 
-    pub fn rank(&self) -> u32 {
-        self.communicator.rank()
+    pub fn rank(&self) -> Result<u32, Failure> {
+        self.check_process()?;
+        Ok(self.communicator.rank())
     }
 
-    pub fn ranks(&self) -> u32 {
-        self.communicator.ranks()
+    pub fn ranks(&self) -> Result<u32, Failure> {
+        self.check_process()?;
+        Ok(self.communicator.ranks())
     }
 
     /// # Safety

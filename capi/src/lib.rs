@@ -73,8 +73,11 @@ unsafe fn of<'a>(comm: *const Comm) -> Result<&'a Comm, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bellpush_rank(comm: *const Comm) -> c_int {
     let mut rank = 0;
-    // SAFETY: the caller's promise.
-    let code = call(|| unsafe { of(comm) }.map(|comm| rank = comm.rank() as c_int));
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        rank = unsafe { of(comm) }?.rank()? as c_int;
+        Ok(())
+    });
     if code == 0 { rank } else { code }
 }
 
@@ -85,8 +88,11 @@ pub unsafe extern "C" fn bellpush_rank(comm: *const Comm) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bellpush_ranks(comm: *const Comm) -> c_int {
     let mut ranks = 0;
-    // SAFETY: the caller's promise.
-    let code = call(|| unsafe { of(comm) }.map(|comm| ranks = comm.ranks() as c_int));
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        ranks = unsafe { of(comm) }?.ranks()? as c_int;
+        Ok(())
+    });
     if code == 0 { ranks } else { code }
 }
 
@@ -248,9 +254,11 @@ pub unsafe extern "C" fn bellpush_close(context: *mut Context) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bellpush_order(context: *const Context) -> c_int {
     let mut order = 0;
-    // SAFETY: the caller's promise.
-    let code =
-        call(|| unsafe { context_of(context) }.map(|it| order = c_int::from(it.is_strict())));
+    let code = call(|| {
+        // SAFETY: the caller's promise.
+        order = unsafe { context_of(context) }?.is_strict()?.into();
+        Ok(())
+    });
     if code == 0 { order } else { code }
 }
 
@@ -353,7 +361,10 @@ unsafe fn written(
     place: *mut c_char,
     room: usize,
 ) -> Result<c_int, Failure> {
-    if place.is_null() || room <= text.len() {
+    if place.is_null() {
+        return Err(Failure::refused(format!("{what}: the place for it is NULL")));
+    }
+    if room <= text.len() {
         let need = text.len() + 1;
         return Err(Failure::refused(format!("{what} takes {need} bytes, not {room}")));
     }
@@ -388,7 +399,10 @@ pub unsafe extern "C" fn bellpush_endpoint_device(
     call(|| {
         // SAFETY: the caller's promise.
         let end = unsafe { end_of(end) }?;
-        if device.is_null() || bytes != size_of::<DeviceEndpoint>() {
+        if device.is_null() {
+            return Err(Failure::refused("the place for the program's struct bp_endpoint is NULL"));
+        }
+        if bytes != size_of::<DeviceEndpoint>() {
             let want = size_of::<DeviceEndpoint>();
             let text = format!("the program's struct bp_endpoint has {bytes} bytes, not {want}");
             return Err(Failure::refused(text));

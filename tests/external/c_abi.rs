@@ -61,11 +61,17 @@ int main(void) {
   CHECK(bellpush_synchronize(comm) == BELLPUSH_OK);
 
   /* A child has none of it, and disturbs nobody when it ends. */
+  bellpush_context *context = NULL;
+  CHECK(bellpush_open("{\"executor\": \"host\"}", &context) == BELLPUSH_OK && bellpush_order(context) >= 0);
+  CHECK(bellpush_rank(comm) == rank && bellpush_ranks(comm) == 2);
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
     CHECK(bellpush_all_reduce(comm, in, out, 1, BELLPUSH_F32, 0, NULL) == BELLPUSH_REFUSED);
     CHECK(bellpush_synchronize(comm) == BELLPUSH_REFUSED);
+    CHECK(bellpush_rank(comm) == BELLPUSH_REFUSED && bellpush_ranks(comm) == BELLPUSH_REFUSED);
+    CHECK(bellpush_order(context) == BELLPUSH_REFUSED);
+    bellpush_close(context);
     bellpush_leave(comm);
     _exit(0);
   }
@@ -73,6 +79,7 @@ int main(void) {
   CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
   CHECK(bellpush_all_reduce(comm, word, word, 2, BELLPUSH_I32, BELLPUSH_SUM, NULL) == BELLPUSH_OK);
   CHECK(word[1] == 14);
+  bellpush_close(context);
   bellpush_leave(comm);
   bellpush_leave(NULL);
 
@@ -115,6 +122,14 @@ with bellpush.join(executor="host", nics=2, channels=2, timeout_s=30) as comm:
     except bellpush.Error as error:
         assert error.code == -2 and "sum of" in str(error), error
     comm.synchronize()
+    # What lends elements is let go where a call is done when it returns.
+    borrowed = bellpush._Memory.__init__
+    def lent(self, *given):
+        borrowed(self, *given)
+        self.lent = self
+    bellpush._Memory.__init__ = lent
+    comm.all_reduce((ctypes.c_int * 1)())
+    assert comm._used == [], comm._used
 print("right")
 "#;
 
