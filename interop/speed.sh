@@ -25,7 +25,8 @@ shift $((OPTIND - 1))
 ((${#builds[@]})) || builds=(target/release)
 patterns=("$@")
 
-# Name; which column of the last line to take; program and arguments. Those of TCP are bases of all of their column.
+# Name; which column of the last line to take; program and arguments. Those of TCP are bases of all of their column;
+# of longer messages each size is a column.
 # perftest: t_typical of latencies, the average of bandwidths. ucx_perftest: the median of latencies (half a round
 # trip each), the average of bandwidths.
 rows=(
@@ -40,6 +41,14 @@ rows=(
   "ucx_put_lat  lat ucx rc_x -t ucp_put_lat -s 8 -n 20000 -w 2000"
   "write_bw     bw  perftest ib_write_bw -s 1048576 -n 2000"
   "send_bw      bw  perftest ib_send_bw -s 1048576 -n 2000"
+  "tcp_tag_lat2k lat2k ucx tcp -t tag_lat -s 2048 -n 2000 -w 200"
+  "ucx_tag_lat2k lat2k ucx rc_x -t tag_lat -s 2048 -n 2000 -w 200"
+  "tcp_tag_lat16k lat16k ucx tcp -t tag_lat -s 16384 -n 2000 -w 200"
+  "ucx_tag_lat16k lat16k ucx rc_x -t tag_lat -s 16384 -n 2000 -w 200"
+  "tcp_tag_lat64k lat64k ucx tcp -t tag_lat -s 65536 -n 2000 -w 200"
+  "ucx_tag_lat64k lat64k ucx rc_x -t tag_lat -s 65536 -n 2000 -w 200"
+  "tcp_tag_lat256k lat256k ucx tcp -t tag_lat -s 262144 -n 2000 -w 200"
+  "ucx_tag_lat256k lat256k ucx rc_x -t tag_lat -s 262144 -n 2000 -w 200"
   "read_bw      bw  perftest ib_read_bw -s 1048576 -n 2000"
 )
 
@@ -100,8 +109,8 @@ run() {
 # value WHAT: the number that the client's output ends with.
 value() {
   awk -v what="$1" '
-    /^Final:/ { found = what == "lat" ? $3 : $(NF - 3); next }
-    /^ *[0-9]+ +[0-9]+ +[0-9.]+ / { found = what == "lat" ? $5 : $4 }
+    /^Final:/ { found = what ~ /^lat/ ? $3 : $(NF - 3); next }
+    /^ *[0-9]+ +[0-9]+ +[0-9.]+ / { found = what ~ /^lat/ ? $5 : $4 }
     END { if (found == "") exit 1; print found }' "$scratch/client"
 }
 
