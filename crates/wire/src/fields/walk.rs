@@ -4,8 +4,9 @@
 //! the place that is wrong.
 
 use super::{
-    ATOMIC, AV, AV_DC, CTRL, DATA, INLINE, KLM, LIST, Layout, MASKED_CS_4, MASKED_CS_8,
-    MASKED_FA_4, MASKED_FA_8, MKEY, MMO, NEXT, RADDR, REPEAT, REPEAT_ENTRY, UMR, WAIT, XRC,
+    ATOMIC, AV, AV_DC, BSF, CTRL, DATA, INLINE, KLM, LIST, Layout, MASKED_CS_4, MASKED_CS_8,
+    MASKED_FA_4, MASKED_FA_8, MKEY, MMO, NEXT, RADDR, REPEAT, REPEAT_ENTRY, UMR, UMR_BSF, WAIT,
+    XRC,
 };
 use crate::masked::Kind;
 use crate::umr;
@@ -110,18 +111,31 @@ impl Walker<'_> {
 
     /// A UMR's segments behind its control segment.
     fn umr(&mut self) {
-        if !(self.take(&UMR) && self.take(&MKEY)) {
+        let bytes = self.bytes.get(DS_BYTES..).unwrap_or_default();
+        let of = |name| UMR.number(name, bytes).unwrap_or(0) as usize;
+        let inline = of("flags.inline") != 0;
+        let octowords = of("klm_octowords");
+        // What is no place in the translation is the length of a BSF (Linux, `set_sig_umr_segment`).
+        let has_bsf = inline && of("flags.translation_offset") == 0;
+        let bsf = if has_bsf { of("translation_offset") } else { 0 };
+        let ctrl = if bsf > 0 { &UMR_BSF } else { &UMR };
+        if !(self.take(ctrl) && self.take(&MKEY)) {
             return;
         }
-        let umr = &self.bytes[DS_BYTES..];
-        let octowords = UMR.number("klm_octowords", umr).unwrap_or(0) as usize;
-        if UMR.number("flags.inline", umr) == Some(0) {
-            // The translation is in memory.
-            if octowords > 0 {
-                self.take(&DATA);
+        if inline {
+            self.translation(octowords);
+        } else if octowords > 0 {
+            self.take(&DATA);
+        }
+        for _ in 0..bsf {
+            if !self.take(&BSF) {
+                return;
             }
-            return;
         }
+    }
+
+    /// The entries of a translation that is inline.
+    fn translation(&mut self, octowords: usize) {
         let first = self.walk.end;
         let repeats = octowords > 0 && self.word(first + 4) == Some(umr::REPEAT);
         let end = first + octowords * DS_BYTES;

@@ -50,7 +50,7 @@ fn a_signature_error_is_explained() {
 
 /// A UMR as Linux posts it (`mlx5r_umr_post_send`): no inline data, a translation in memory, relaxed ordering.
 fn umr(flags: u8, octowords: u8, ds: u8) -> Vec<u8> {
-    let mut wqe = vec![0; 192];
+    let mut wqe = vec![0; 256];
     (wqe[3], wqe[6], wqe[7], wqe[11]) = (WqeOpcode::Umr as u8, 9, ds, 8);
     (wqe[16], wqe[21], wqe[30], wqe[31]) = (flags, octowords, 0x12, 0x34);
     (wqe[64 + 1], wqe[64 + 2], wqe[64 + 0xf], wqe[64 + 0x3b]) = (4, 0xfd, 5, 0x4c);
@@ -70,6 +70,32 @@ fn a_umr_of_linux_has_nothing_wrong() {
     }
     let short = items(Kind::Wqe, &umr(0, 64, 8), &Options::default());
     assert!(wrong(&short).contains("a segment begins at 0x80, with 0 bytes left"));
+}
+
+/// What follows a translation: of a signature (Linux, `set_sig_umr_segment`), or parameters of TLS without one.
+#[test]
+fn a_umr_may_end_with_a_bsf() {
+    for (flags, octowords, ds) in [(0xa0, 4, 16), (0x80, 0, 12)] {
+        let at = usize::from(ds) * 16 - 64;
+        let mut wqe = umr(flags, octowords, ds);
+        wqe[23] = 4;
+        wqe[at..].fill(0x5b);
+        let all = items(Kind::Wqe, &wqe, &Options::default());
+        assert_eq!(wrong(&all), "", "{flags:#x}");
+        let bsf: Vec<_> = all[0].parts.iter().filter(|part| part.name == "bsf").collect();
+        assert_eq!((bsf.len(), bsf[0].at), (4, at));
+        assert_eq!(bsf[3].fields[0].value, "5b".repeat(16));
+        let text = all[0].text(false);
+        assert!(text.contains("bsf_octowords") && !text.contains("  translation_offset"), "{text}");
+        // With the flag it is a place, and what follows is too much.
+        wqe[16] |= 0x10;
+        let all = items(Kind::Wqe, &wqe, &Options::default());
+        assert!(wrong(&all).contains("passes the opcode's segments"), "{all:?}");
+    }
+    let mut short = umr(0xa0, 4, 15);
+    short[23] = 4;
+    let all = items(Kind::Wqe, &short, &Options::default());
+    assert!(wrong(&all).contains("a segment begins at 0xf0, with 0 bytes left"), "{all:?}");
 }
 
 #[test]
