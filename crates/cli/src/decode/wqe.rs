@@ -1,7 +1,7 @@
 //! WQEs of send and receive queues.
 
 use bellpush::wire::fields::{
-    Body, CTRL, DATA, INLINE, RADDR, Segment, Sends, Walk, receives, walk,
+    Body, CTRL, DATA, INLINE, KLM, KSM, MTT, RADDR, Segment, Sends, Walk, receives, walk,
 };
 use bellpush::wire::mmo::{Copy, MMO_BYTES};
 use bellpush::wire::tm::ListWqe;
@@ -101,7 +101,9 @@ fn ends_list(segment: &Segment, wqe: &[u8]) -> bool {
 fn show(item: &mut Item, wqe: &[u8], walked: &Walk) {
     for segment in &walked.segments {
         item.part(segment.layout, wqe, segment.at);
-        if ends_list(segment, wqe) {
+        // Zeros fill a list of ranges up to whole basic blocks.
+        let fills = segment.layout == &KLM && is_zero(&wqe[segment.at..][..KLM.bytes]);
+        if fills || ends_list(segment, wqe) {
             item.unmeant("byte_count");
         }
         if let Body::Inline(at, len) = segment.body {
@@ -262,7 +264,7 @@ fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Wal
     if let Some(opcode) = known.filter(|_| walked.beyond.is_none()) {
         aligned(item, wqe, opcode, ctrl.op_mod, walked);
         if opcode == Opcode::Umr {
-            umr(item, wqe);
+            umr(item, wqe, walked);
         }
     }
     for segment in walked.segments.iter().filter(|segment| segment.layout == &DATA) {
@@ -298,9 +300,11 @@ fn malformed(error: &WqeError, wqe: &[u8], ctrl: &Ctrl, walked: &Walk) -> (usize
 }
 
 /// What a UMR asks for that the software NIC does not carry out, or that is malformed.
-fn umr(item: &mut Item, wqe: &[u8]) {
+fn umr(item: &mut Item, wqe: &[u8], walked: &Walk) {
+    // What a list of ranges may not be says nothing of other entries.
+    let ranges = !walked.segments.iter().any(|it| [&MTT, &KSM].contains(&it.layout));
     match Umr::parse(wqe) {
-        Err(WqeError::Segment(at)) if at >= UMR_HEADER_BYTES => {
+        Err(WqeError::Segment(at)) if at >= UMR_HEADER_BYTES && ranges => {
             item.wrong(at, WqeError::Segment(at).to_string());
         }
         Err(_) => {

@@ -229,6 +229,16 @@ pub const KLM: Layout = Layout {
     fields: &[w32("byte_count", 0x0, 31, 0), w32("mkey", 0x4, 31, 0), w64("address", 0x8)],
 };
 
+/// The same of a key with pages of one size: a page.
+pub const MTT: Layout = Layout { name: "mtt", bytes: 8, fields: &[w64("ptag", 0x0)] };
+
+/// The same of a key with ranges of one length, which the key's context says.
+pub const KSM: Layout = Layout {
+    name: "ksm",
+    bytes: 16,
+    fields: &[Field::bytes("rsvd0", 0x0, 4), w32("mkey", 0x4, 31, 0), w64("address", 0x8)],
+};
+
 /// First unit of a repeated block.
 pub const REPEAT: Layout = Layout {
     name: "repeat_block",

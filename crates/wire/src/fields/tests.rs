@@ -8,7 +8,7 @@ use crate::roce::{ICRC_BYTES, Opcode as PacketOpcode, Packet};
 use crate::umr::Umr;
 use crate::wqe::{Ctrl, Opcode, Wqe};
 
-const ALL: [&Layout; 51] = [
+const ALL: [&Layout; 53] = [
     &COOKED,
     &COOKED2,
     &CTRL,
@@ -29,6 +29,8 @@ const ALL: [&Layout; 51] = [
     &BSF,
     &MKEY,
     &KLM,
+    &MTT,
+    &KSM,
     &REPEAT,
     &REPEAT_ENTRY,
     &LIST,

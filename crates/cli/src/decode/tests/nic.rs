@@ -72,6 +72,31 @@ fn a_umr_of_linux_has_nothing_wrong() {
     assert!(wrong(&short).contains("a segment begins at 0x80, with 0 bytes left"));
 }
 
+/// Pages as Linux registers a few (`set_reg_umr_seg`), blocks of one length, and ranges with zeros behind them.
+#[test]
+fn entries_of_a_umr_are_those_of_its_access_mode() {
+    let shown = |mode: u8| {
+        let mut wqe = umr(0x80, 4, 12);
+        wqe[66] = wqe[66] & 0xfc | mode;
+        let item = items(Kind::Wqe, &wqe, &Options::default()).remove(0);
+        assert!(item.wrong.is_empty(), "{item:?}");
+        let entries = &item.parts[3..];
+        assert!(entries.windows(2).all(|two| two[0].name == two[1].name), "{item:?}");
+        let ranges = item.text(false).matches("2^31").count();
+        (entries[0].name.clone(), entries.len(), ranges, entries[0].fields.clone())
+    };
+    let (name, count, _, fields) = shown(1);
+    assert_eq!((name.as_str(), count, fields[0].value.as_str()), ("mtt", 8, "0x40000000007"));
+    let (name, count, _, fields) = shown(3);
+    assert_eq!((name.as_str(), count), ("ksm", 4));
+    assert_eq!((fields[1].name.as_str(), fields[1].value.as_str()), ("mkey", "0x7"));
+    for mode in [0, 2] {
+        let (name, count, ranges, fields) = shown(mode);
+        assert_eq!((name.as_str(), count, ranges), ("klm", 4, 0));
+        assert_eq!(fields[0].meaning.as_deref(), Some("1024"));
+    }
+}
+
 /// What follows a translation: of a signature (Linux, `set_sig_umr_segment`), or parameters of TLS without one.
 #[test]
 fn a_umr_may_end_with_a_bsf() {
