@@ -79,12 +79,18 @@ fn checked(wqe: &[u8], ctrl: &Ctrl, sends: Sends) -> Result<(), WqeError> {
 
 /// `op_mod` of an MMO that copies memory, the one whose segments are known (libmlx5, `MLX5_OPC_MOD_MMO_DMA`).
 const MMO_COPY: u8 = 1;
+/// `op_mod` of a WAIT for an entry of a CQ. Others wait for a word in memory or for a time (DPDK,
+/// `MLX5_OPC_MOD_WAIT_TIME`), by a segment of 32 bytes.
+const WAIT_FOR_CQ: u8 = 0;
 
 /// Names a WQE whose opcode is known, and whose segments are not.
 fn undecoded(ctrl: &Ctrl, opcode: Option<Opcode>) -> Option<String> {
     match opcode {
         Some(Opcode::Mmo) if ctrl.op_mod != MMO_COPY => {
             Some(format!("MMO with opmod {:#04x}", ctrl.op_mod))
+        }
+        Some(Opcode::Wait) if ctrl.op_mod != WAIT_FOR_CQ => {
+            Some(format!("WAIT with opmod {:#04x}", ctrl.op_mod))
         }
         Some(_) => None,
         None => wqe_opcode(ctrl.opcode.into()).map(str::to_owned),
