@@ -5,6 +5,9 @@ use super::*;
 #[test]
 fn opcodes_are_those_of_linux() {
     for (code, ds, name) in [
+        // Linux has no names for these two; DPDK and DOCA have.
+        (0x16, 2, "RECEIVE_EN"),
+        (0x17, 2, "SEND_EN"),
         (0x20, 1, "SET_PSV"),
         (0x21, 1, "GET_PSV"),
         (0x22, 1, "CHECK_PSV"),
