@@ -120,8 +120,8 @@ pub(super) fn packet_opcode(opcode: Opcode) -> String {
 /// table "OpCode field").
 pub(super) fn foreign_opcode(code: u8) -> Option<&'static str> {
     match code {
-        // Up to RESYNC.
-        0x40..=0x55 => Some("of RD, whose packets are not decoded"),
+        // Up to RESYNC; FLUSH and ATOMIC WRITE.
+        0x40..=0x55 | 0x5c | 0x5d => Some("of RD, whose packets are not decoded"),
         0xc0.. => Some("manufacturer-specific: what it is is not published"),
         _ => None,
     }

@@ -107,12 +107,18 @@ fn a_requesters_cqe_counts_the_bytes_of_reads_alone() {
 
 #[test]
 fn opcodes_of_others_are_named_and_not_judged() {
-    for (code, told) in [(0xc0, "manufacturer-specific"), (0xff, "manufacturer"), (0x44, "of RD")] {
+    for (code, told) in [
+        (0xc0, "manufacturer-specific"),
+        (0xff, "manufacturer"),
+        (0x44, "of RD"),
+        (0x5c, "of RD"),
+        (0x5d, "of RD"),
+    ] {
         let all = base(code, 0, 1, &[0; 8]);
         assert_eq!(wrong(&all), "", "{code:#x}");
         assert!(notes(&all).contains(told), "{all:?}");
     }
-    for code in [0x15, 0x56, 0x9f, 0xbf] {
+    for code in [0x15, 0x56, 0x5b, 0x5e, 0x9f, 0xbf] {
         let all = base(code, 0, 1, &[0; 8]);
         assert!(wrong(&all).contains("is not known"), "{code:#x}");
     }
