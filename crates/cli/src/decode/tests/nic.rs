@@ -224,10 +224,15 @@ fn data_in_an_entry_are_no_fields() {
     assert_eq!((wrong(&all), all[0].notes.len()), (String::new(), 0), "{all:?}");
     assert_eq!((all[0].parts[0].name.as_str(), all[0].parts[1].fields[0].at), ("data", 0x20));
     // Of 128 bytes, offsets are those of the last 64.
-    let wide = [[0x32; 64], received(2, 64)].concat();
     let options = Options { cqe_bytes: 128, ..Options::default() };
-    let all = items(Kind::Cqe, &wide, &options);
-    assert_eq!((all[0].place.as_str(), wrong(&all)), ("0x40", String::new()));
+    for (count, shown) in [(64, 64), (40, 40), (65, 64)] {
+        let wide = [[0x32; 64], received(2, count)].concat();
+        let all = items(Kind::Cqe, &wide, &options);
+        assert_eq!((all[0].place.as_str(), wrong(&all).is_empty()), ("0x40", count <= 64));
+        let data = all[0].parts.iter().find(|part| part.name == "data").expect("it is shown");
+        assert_eq!(data.fields[0].value, "32".repeat(shown));
+        assert!(all[0].notes[0].text.contains("before it, at 0x0"), "{all:?}");
+    }
     let alone = items(Kind::Cqe, &received(2, 64), &Options::default());
     assert!(alone[0].notes[0].text.contains("--cqe-bytes 128"), "{alone:?}");
 }
