@@ -239,6 +239,10 @@ fn a_capture_of_which_nothing_was_judged_says_so() {
     assert_eq!(output.status.code(), Some(0));
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(told, "bellpush: 0 of 12 packets are RoCEv2: nothing was judged\n");
+    let output = piped(&["pcap"], &file[..24]);
+    assert_eq!(output.status.code(), Some(0));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "bellpush: the capture has no packets: nothing was judged\n");
 }
 
 #[test]

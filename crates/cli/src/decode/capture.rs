@@ -221,11 +221,13 @@ fn next_generation(
                 interfaces.extend(interface(order, body));
                 None
             }
+            // The obsolete Packet Block: behind the interface's number is how many packets were lost.
+            2 => stamped(order, body, order.u16(body, 0).map(u32::from), &interfaces),
             3 => simple(order, body, interfaces.first()),
-            6 => enhanced(order, body, &interfaces),
+            6 => stamped(order, body, order.u32(body, 0), &interfaces),
             _ => None,
         };
-        if matches!(kind, 3 | 6) {
+        if matches!(kind, 2 | 3 | 6) {
             number += 1;
             let found = found.ok_or_else(|| wrong(at, "a packet's block that does not fit"))?;
             if !each(Captured { number, ..found }) {
@@ -263,9 +265,15 @@ fn interface(order: Order, body: &[u8]) -> Option<Interface> {
     Some(Interface { link, snaplen, per_second, offset })
 }
 
-fn enhanced<'a>(order: Order, body: &'a [u8], interfaces: &[Interface]) -> Option<Captured<'a>> {
+/// A packet of an interface whose number is in the first word.
+fn stamped<'a>(
+    order: Order,
+    body: &'a [u8],
+    interface: Option<u32>,
+    interfaces: &[Interface],
+) -> Option<Captured<'a>> {
     let word = |i: usize| order.u32(body, i * 4);
-    let of = *interfaces.get(word(0)? as usize)?;
+    let of = *interfaces.get(interface? as usize)?;
     let stamp = u64::from(word(1)?) << 32 | u64::from(word(2)?);
     let (len, whole) = (word(3)?, word(4)?);
     let bytes = body.get(20..20_usize.checked_add(len as usize)?)?;

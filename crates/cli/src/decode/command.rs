@@ -230,6 +230,8 @@ pub fn run(args: &DecodeArgs) -> Result<ExitCode, CliError> {
     let bytes = read(&args.file, if is_file { MOST_OF_A_FILE } else { MOST_OF_A_DUMP })?;
     let mut out = Out::new(args);
     let decoded = decode(kind, &bytes, &options, &mut |item| out.item(&item));
+    // Of what cannot be decoded one line says why.
+    out.capture &= decoded.is_ok();
     let wrong = out.finish()?;
     decoded.map_err(|e| args.unread(&args.file, e))?;
     Ok(if wrong { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS })
@@ -373,10 +375,13 @@ impl Out {
             }
             _ => {
                 // Status 0 would read as if all of them were right.
-                if self.capture && self.packets > 0 && self.roce == 0 {
-                    let packets = self.packets;
-                    let what = format!("0 of {packets} packets are RoCEv2: nothing was judged");
-                    let _ = writeln!(io::stderr(), "bellpush: {what}"); // stderr may be closed
+                if self.capture && self.roce == 0 {
+                    let what = match self.packets {
+                        0 => "the capture has no packets".to_owned(),
+                        packets => format!("0 of {packets} packets are RoCEv2"),
+                    };
+                    // stderr may be closed
+                    let _ = writeln!(io::stderr(), "bellpush: {what}: nothing was judged");
                 }
                 Ok(self.wrong)
             }

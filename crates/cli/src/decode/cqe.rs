@@ -242,11 +242,15 @@ pub(super) fn dump(bytes: &[u8], options: &Options, each: &mut dyn FnMut(Item) -
         let place = options.index.zip(entries);
         let place = place.map(|(first, entries)| (u64::from(first) + i as u64, entries));
         let mut item = entry(at, last, place, options.signed);
-        if size == CQE_BYTES && format(last) == DATA_64 && is_success(last) {
-            item.note(
-                0x3f,
-                "its data lie in the 64 bytes before it: an entry of 128 bytes (--cqe-bytes 128)",
-            );
+        if format(last) == DATA_64 && is_success(last) {
+            let before = "its data lie in the 64 bytes before it";
+            if size == CQE_BYTES {
+                item.note(0x3f, format!("{before}: an entry of 128 bytes (--cqe-bytes 128)"));
+            } else {
+                let count = CQE.number("byte_cnt", last).unwrap_or(0).min(CQE_BYTES as u64);
+                item.bytes("data", 0, &slot[..count as usize]);
+                item.note(0x3f, format!("{before}, at {:#x}", i * size));
+            }
         }
         i += 1;
         if !each(item) {

@@ -11,7 +11,7 @@ use super::syndrome;
 
 /// Opcodes of WQEs (mlx5 PRM, "Send WQE Opcodes"; libmlx5's `MLX5_OPCODE_*`), also those that the software NIC does
 /// not carry out.
-const WQE_OPCODES: [(u8, &str); 29] = [
+const WQE_OPCODES: [(u8, &str); 31] = [
     (0x00, "NOP"),
     (0x01, "SEND_INVAL"),
     (0x08, "RDMA_WRITE"),
@@ -25,6 +25,8 @@ const WQE_OPCODES: [(u8, &str); 29] = [
     (0x12, "ATOMIC_FA"),
     (0x14, "ATOMIC_MASKED_CS"),
     (0x15, "ATOMIC_MASKED_FA"),
+    (0x16, "RECEIVE_EN"),
+    (0x17, "SEND_EN"),
     (0x18, "BIND_MW"),
     (0x19, "FMR"),
     (0x1b, "LOCAL_INVAL"),
@@ -118,8 +120,8 @@ pub(super) fn packet_opcode(opcode: Opcode) -> String {
 /// table "OpCode field").
 pub(super) fn foreign_opcode(code: u8) -> Option<&'static str> {
     match code {
-        // Up to RESYNC.
-        0x40..=0x55 => Some("of RD, whose packets are not decoded"),
+        // Up to RESYNC; FLUSH and ATOMIC WRITE.
+        0x40..=0x55 | 0x5c | 0x5d => Some("of RD, whose packets are not decoded"),
         0xc0.. => Some("manufacturer-specific: what it is is not published"),
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! WQEs of send and receive queues.
 
 use bellpush::wire::fields::{
-    Body, CTRL, DATA, INLINE, RADDR, Segment, Sends, Walk, receives, walk,
+    Body, CTRL, DATA, INLINE, KLM, KSM, MTT, RADDR, Segment, Sends, Walk, receives, walk,
 };
 use bellpush::wire::mmo::{Copy, MMO_BYTES};
 use bellpush::wire::tm::ListWqe;
@@ -79,12 +79,18 @@ fn checked(wqe: &[u8], ctrl: &Ctrl, sends: Sends) -> Result<(), WqeError> {
 
 /// `op_mod` of an MMO that copies memory, the one whose segments are known (libmlx5, `MLX5_OPC_MOD_MMO_DMA`).
 const MMO_COPY: u8 = 1;
+/// `op_mod` of a WAIT for an entry of a CQ. Others wait for a word in memory or for a time (DPDK,
+/// `MLX5_OPC_MOD_WAIT_TIME`), by a segment of 32 bytes.
+const WAIT_FOR_CQ: u8 = 0;
 
 /// Names a WQE whose opcode is known, and whose segments are not.
 fn undecoded(ctrl: &Ctrl, opcode: Option<Opcode>) -> Option<String> {
     match opcode {
         Some(Opcode::Mmo) if ctrl.op_mod != MMO_COPY => {
             Some(format!("MMO with opmod {:#04x}", ctrl.op_mod))
+        }
+        Some(Opcode::Wait) if ctrl.op_mod != WAIT_FOR_CQ => {
+            Some(format!("WAIT with opmod {:#04x}", ctrl.op_mod))
         }
         Some(_) => None,
         None => wqe_opcode(ctrl.opcode.into()).map(str::to_owned),
@@ -101,7 +107,9 @@ fn ends_list(segment: &Segment, wqe: &[u8]) -> bool {
 fn show(item: &mut Item, wqe: &[u8], walked: &Walk) {
     for segment in &walked.segments {
         item.part(segment.layout, wqe, segment.at);
-        if ends_list(segment, wqe) {
+        // Zeros fill a list of ranges up to whole basic blocks.
+        let fills = segment.layout == &KLM && is_zero(&wqe[segment.at..][..KLM.bytes]);
+        if fills || ends_list(segment, wqe) {
             item.unmeant("byte_count");
         }
         if let Body::Inline(at, len) = segment.body {
@@ -262,7 +270,7 @@ fn segments(item: &mut Item, wqe: &[u8], ctrl: &Ctrl, sends: Sends, walked: &Wal
     if let Some(opcode) = known.filter(|_| walked.beyond.is_none()) {
         aligned(item, wqe, opcode, ctrl.op_mod, walked);
         if opcode == Opcode::Umr {
-            umr(item, wqe);
+            umr(item, wqe, walked);
         }
     }
     for segment in walked.segments.iter().filter(|segment| segment.layout == &DATA) {
@@ -298,9 +306,11 @@ fn malformed(error: &WqeError, wqe: &[u8], ctrl: &Ctrl, walked: &Walk) -> (usize
 }
 
 /// What a UMR asks for that the software NIC does not carry out, or that is malformed.
-fn umr(item: &mut Item, wqe: &[u8]) {
+fn umr(item: &mut Item, wqe: &[u8], walked: &Walk) {
+    // What a list of ranges may not be says nothing of other entries.
+    let ranges = !walked.segments.iter().any(|it| [&MTT, &KSM].contains(&it.layout));
     match Umr::parse(wqe) {
-        Err(WqeError::Segment(at)) if at >= UMR_HEADER_BYTES => {
+        Err(WqeError::Segment(at)) if at >= UMR_HEADER_BYTES && ranges => {
             item.wrong(at, WqeError::Segment(at).to_string());
         }
         Err(_) => {

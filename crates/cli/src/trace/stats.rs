@@ -1,5 +1,6 @@
 //! Counters of devices and queue pairs, for people and for Prometheus.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use bellpush::nic::soft::trace::{DeviceTrace, Kind};
@@ -129,6 +130,17 @@ fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// Samples by their labels. A device that is closed and opened again counts in another place under the same labels,
+/// which no two samples may have: their sum goes on from what it was.
+fn summed(samples: Vec<(String, u64)>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (labels, value) in samples {
+        let sum = sums.entry(labels).or_insert(0_u64);
+        *sum = sum.saturating_add(value);
+    }
+    sums
+}
+
 /// What devices and queue pairs count, as Prometheus reads it.
 pub fn prometheus(devices: &[DeviceTrace], refused: u64) -> String {
     let mut text = String::new();
@@ -140,7 +152,7 @@ pub fn prometheus(devices: &[DeviceTrace], refused: u64) -> String {
             writeln!(text, "# HELP bellpush_{name}_total {help}.").expect("a string takes all");
         }
         writeln!(text, "# TYPE bellpush_{name}_total counter").expect("a string takes all");
-        for (labels, value) in samples {
+        for (labels, value) in summed(samples) {
             writeln!(text, "bellpush_{name}_total{{{labels}}} {value}")
                 .expect("a string takes all");
         }

@@ -1,6 +1,6 @@
 //! What of a recording has a format of its own: WQEs, CQEs, doorbells, doorbell records, packets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::MAGIC;
 use super::event::{Call, Event, Header, Outcome, Place, SrqSort};
@@ -92,8 +92,10 @@ pub enum Format {
     },
 }
 
-/// Objects of a kind that are known; each access looks through them.
+/// Objects of a kind that are known at a time; each access looks through them.
 const MOST: usize = 1 << 12;
+/// Views of register pages that are known.
+const MOST_PAGES: usize = 1 << 20;
 
 struct Queue {
     kind: QpType,
@@ -101,6 +103,7 @@ struct Queue {
     rq: Place,
     stride: u64,
     dbr: Place,
+    uar: Place,
     /// A WQE of which the NIC has read a part: where it begins, and that part.
     begun: Option<(u64, Vec<u8>)>,
 }
@@ -115,6 +118,8 @@ struct Shared {
 struct Completions {
     ring: Place,
     dbr: Place,
+    /// Its page as it was made, and where its consumer rings since it is told.
+    uars: [Place; 2],
     entry_bytes: u64,
     collapsed: bool,
     begun: Option<(u64, [u8; CQE_TAIL_OFFSET])>,
@@ -126,8 +131,10 @@ struct Reading {
     qps: BTreeMap<u32, Queue>,
     srqs: Vec<Shared>,
     cqs: BTreeMap<u32, Completions>,
-    /// Register pages, by region and offset.
-    uars: Vec<Place>,
+    /// Views of register pages, by region.
+    uars: BTreeMap<u32, Place>,
+    /// As many of them are looked through for pages that nobody has any more.
+    most_uars: usize,
     now_ns: u64,
     event: u64,
 }
@@ -138,6 +145,11 @@ fn within(place: &Place, region: u32, offset: u64) -> Option<u64> {
     (place.region == region && inner < place.len).then_some(inner)
 }
 
+/// Address of a place: views of one page have the same.
+fn address(place: &Place) -> u64 {
+    place.addr.wrapping_add(place.offset)
+}
+
 impl Reading {
     fn new(header: Header) -> Self {
         Self {
@@ -146,7 +158,8 @@ impl Reading {
             qps: BTreeMap::new(),
             srqs: Vec::new(),
             cqs: BTreeMap::new(),
-            uars: Vec::new(),
+            uars: BTreeMap::new(),
+            most_uars: MOST,
             now_ns: 0,
             event: 0,
         }
@@ -158,28 +171,37 @@ impl Reading {
                 if self.qps.len() >= MOST {
                     return;
                 }
-                self.uars.push(qp.uar);
                 let stride = 1 << qp.rq_stride_log.min(16);
-                let (kind, begun) = (qp.kind, None);
-                let queue = Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr: qp.dbr, begun };
+                let (kind, dbr, uar, begun) = (qp.kind, qp.dbr, qp.uar, None);
+                let queue = Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr, uar, begun };
                 self.qps.insert(qpn, queue);
+                self.rings_at(uar);
             }
             (Call::Cq(cq), Outcome::Number(number)) => {
                 if self.cqs.len() >= MOST {
                     return;
                 }
-                self.uars.push(cq.uar);
-                let (ring, dbr, entry_bytes) = (cq.ring, cq.dbr, cq.entry_bytes);
-                let (collapsed, begun) = (cq.collapsed, None);
-                self.cqs.insert(number, Completions { ring, dbr, entry_bytes, collapsed, begun });
+                let (ring, dbr, uars) = (cq.ring, cq.dbr, [cq.uar; 2]);
+                let (entry_bytes, collapsed, begun) = (cq.entry_bytes, cq.collapsed, None);
+                let it = Completions { ring, dbr, uars, entry_bytes, collapsed, begun };
+                self.cqs.insert(number, it);
+                self.rings_at(cq.uar);
             }
             (Call::ResizeCq { cq, ring, entry_bytes }, Outcome::Done) => {
                 if let Some(cq) = self.cqs.get_mut(&cq) {
                     (cq.ring, cq.entry_bytes, cq.begun) = (ring, entry_bytes, None);
                 }
             }
-            (Call::Notify { uar, .. }, Outcome::Done) => self.uars.push(uar),
+            (Call::Notify { cq, uar }, Outcome::Done) => {
+                if let Some(cq) = self.cqs.get_mut(&cq) {
+                    cq.uars[1] = uar;
+                    self.rings_at(uar);
+                }
+            }
             (Call::Srq(srq), Outcome::Number(number)) => {
+                if self.srqs.len() >= MOST {
+                    return;
+                }
                 let linked =
                     !matches!(srq.sort, SrqSort::Cyclic | SrqSort::Tags { cyclic: true, .. });
                 let stride = 1 << srq.stride_log.min(16);
@@ -188,9 +210,28 @@ impl Reading {
             (Call::DestroyQp { qpn }, _) => drop(self.qps.remove(&qpn)),
             _ => {}
         }
-        self.uars.dedup();
-        self.uars.truncate(MOST);
-        self.srqs.truncate(MOST);
+    }
+
+    /// Somebody rings at a page. The NIC looks at it by the view of one who was there first, and who may be gone while
+    /// others ring there: a view is known as long as anybody has its page.
+    fn rings_at(&mut self, uar: Place) {
+        if self.uars.len() >= self.most_uars {
+            let of_qps = self.qps.values().map(|qp| &qp.uar);
+            let of_cqs = self.cqs.values().flat_map(|cq| &cq.uars);
+            let used: BTreeSet<u64> = of_qps.chain(of_cqs).map(address).collect();
+            self.uars.retain(|_, uar| used.contains(&address(uar)));
+            self.most_uars = MOST.max(2 * self.uars.len());
+        }
+        self.uars.insert(uar.region, uar);
+        if self.uars.len() > MOST_PAGES {
+            self.uars.pop_first();
+        }
+    }
+
+    /// A protection domain, CQ or SRQ is gone: no two have one number.
+    fn gone(&mut self, number: u32) {
+        self.cqs.remove(&number);
+        self.srqs.retain(|srq| srq.number != number);
     }
 
     fn word(
@@ -217,7 +258,7 @@ impl Reading {
                 return (bytes == 4).then_some((Format::CqRecord { cq, arm: at != 0 }, memory));
             }
         }
-        let at = self.uars.iter().find_map(|uar| within(uar, region, offset))?;
+        let at = self.uars.get(&region).and_then(|uar| within(uar, region, offset))?;
         if bytes != 8 || value == 0 {
             return None; // nobody has rung yet
         }
@@ -291,7 +332,10 @@ impl Reading {
                 self.now_ns = now_ns;
                 None
             }
-            Event::Call(Call::Gone { .. }) => None,
+            Event::Call(Call::Gone { number }) => {
+                self.gone(number);
+                None
+            }
             Event::Call(ref call) => {
                 self.calls.push(call.clone());
                 None
@@ -428,5 +472,90 @@ pub fn formats(
         Some(_) => Ok(all.closed),
         None if all.rest.len() < MAGIC.len() => Err(RecordingError::NotOne),
         None => Err(broken(MAGIC.len(), postcard::Error::DeserializeUnexpectedEnd)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::{CqCall, SrqCall};
+    use super::*;
+
+    fn place(region: u32, len: u64) -> Place {
+        Place { region, addr: u64::from(region) << 12, bytes: len, offset: 0, len }
+    }
+
+    /// Makes a CQ of 16 entries, whose views have regions from three times its number on, and whose page is there.
+    fn make_cq(reading: &mut Reading, number: u32, page: u64) {
+        let call = CqCall {
+            ring: place(3 * number, 16 * CQE_BYTES as u64),
+            dbr: place(3 * number + 1, 8),
+            uar: Place { addr: page, ..place(3 * number + 2, 4096) },
+            notify: true,
+            entry_bytes: CQE_BYTES as u64,
+            collapsed: false,
+            overrun_ignored: false,
+            timestamp: false,
+        };
+        reading.take(&Event::Call(Call::Cq(call)));
+        reading.take(&Event::Done(Outcome::Number(number)));
+    }
+
+    fn make_srq(reading: &mut Reading, number: u32) {
+        let (ring, dbr) = (place(3 * number, 1024), place(3 * number + 1, 8));
+        let sort = SrqSort::Plain;
+        let call = SrqCall { pd: 1, ring, stride_log: 5, dbr, limit: 0, sort };
+        reading.take(&Event::Call(Call::Srq(call)));
+        reading.take(&Event::Done(Outcome::Number(number)));
+    }
+
+    /// The NIC finds a word at a CQ's page.
+    fn arm(reading: &mut Reading, number: u32) -> Option<Format> {
+        let (region, offset) = (3 * number + 2, UAR_CQ_DOORBELL_OFFSET as u64);
+        let event = Event::Word { region, offset, bytes: 8, nth: 0, value: 1 };
+        reading.take(&event).map(|(what, _)| what)
+    }
+
+    #[test]
+    fn what_is_gone_leaves_room() {
+        let mut reading = Reading::new(Header::of_tests());
+        let last = MOST as u32 + 1;
+        for number in 1..=last {
+            make_cq(&mut reading, number, u64::from(number) << 12);
+            if number < last {
+                reading.take(&Event::Call(Call::Gone { number }));
+            }
+        }
+        let (body, tail) = ([0_u8; CQE_TAIL_OFFSET], [0_u8; CQE_BYTES - CQE_TAIL_OFFSET]);
+        let region = 3 * last;
+        assert_eq!(reading.take(&Event::Wrote { region, offset: 0, bytes: &body }), None);
+        let offset = CQE_TAIL_OFFSET as u64;
+        let written = reading.take(&Event::Wrote { region, offset, bytes: &tail });
+        let entry = Format::Cqe { cq: last, entry: 0, entries: 16, collapsed: false };
+        assert_eq!(written.map(|(what, _)| what), Some(entry));
+        assert_eq!(arm(&mut reading, last), Some(Format::CqDoorbell));
+        assert!(reading.uars.len() <= MOST, "{}", reading.uars.len());
+        for number in last + 1..=2 * last {
+            make_srq(&mut reading, number);
+            if number < 2 * last {
+                reading.take(&Event::Call(Call::Gone { number }));
+            }
+        }
+        let read = Event::Read { region: 6 * last, offset: 0, bytes: &[0; 32] };
+        let receive = Format::Receive { number: 2 * last, shared: true };
+        assert_eq!(reading.take(&read).map(|(what, _)| what), Some(receive));
+    }
+
+    #[test]
+    fn a_page_is_known_while_anybody_has_it() {
+        let mut reading = Reading::new(Header::of_tests());
+        make_cq(&mut reading, 1, 0);
+        make_cq(&mut reading, 2, 0);
+        reading.take(&Event::Call(Call::Gone { number: 1 }));
+        for number in 3..=MOST as u32 + 3 {
+            make_cq(&mut reading, number, u64::from(number) << 12);
+            reading.take(&Event::Call(Call::Gone { number }));
+        }
+        assert_eq!(arm(&mut reading, 1), Some(Format::CqDoorbell));
+        assert_eq!(arm(&mut reading, 3), None, "nobody has its page");
     }
 }

@@ -151,11 +151,9 @@ pub const XRC: Layout = Layout {
     fields: &[r32(0x0, 31, 24), w32("xrc_srqn", 0x0, 23, 0), rest(0x4, 12)],
 };
 
-/// UMR control segment.
-pub const UMR: Layout = Layout {
-    name: "umr_ctrl",
-    bytes: 48,
-    fields: &[
+/// Fields of a UMR control segment. Two bytes have the name of what they hold.
+const fn umr(at_6: &'static str) -> [Field; 12] {
+    [
         w8("flags.inline", 0x00, 7, 7),
         w8("flags.check_in_use", 0x00, 6, 6),
         w8("flags.check_free", 0x00, 5, 5),
@@ -164,12 +162,18 @@ pub const UMR: Layout = Layout {
         r8(0x00, 2, 0),
         rest(0x01, 3),
         w16("klm_octowords", 0x04, 15, 0),
-        w16("translation_offset", 0x06, 15, 0),
+        w16(at_6, 0x06, 15, 0),
         w64("mkey_mask", 0x08),
         w32("xlt_offset_47_16", 0x10, 31, 0),
         rest(0x14, 28),
-    ],
-};
+    ]
+}
+
+/// UMR control segment.
+pub const UMR: Layout = Layout { name: "umr_ctrl", bytes: 48, fields: &umr("translation_offset") };
+
+/// The same of a UMR with a BSF, and so without a place in the translation.
+pub const UMR_BSF: Layout = Layout { name: "umr_ctrl", bytes: 48, fields: &umr("bsf_octowords") };
 
 /// Memory key context segment.
 pub const MKEY: Layout = Layout {
@@ -225,6 +229,16 @@ pub const KLM: Layout = Layout {
     fields: &[w32("byte_count", 0x0, 31, 0), w32("mkey", 0x4, 31, 0), w64("address", 0x8)],
 };
 
+/// The same of a key with pages of one size: a page.
+pub const MTT: Layout = Layout { name: "mtt", bytes: 8, fields: &[w64("ptag", 0x0)] };
+
+/// The same of a key with ranges of one length, which the key's context says.
+pub const KSM: Layout = Layout {
+    name: "ksm",
+    bytes: 16,
+    fields: &[Field::bytes("rsvd0", 0x0, 4), w32("mkey", 0x4, 31, 0), w64("address", 0x8)],
+};
+
 /// First unit of a repeated block.
 pub const REPEAT: Layout = Layout {
     name: "repeat_block",
@@ -249,6 +263,10 @@ pub const REPEAT_ENTRY: Layout = Layout {
         w64("va", 0x8),
     ],
 };
+
+/// 16 bytes of a BSF, whose format its type says: signatures, encryption, parameters of TLS.
+pub const BSF: Layout =
+    Layout { name: "bsf", bytes: 16, fields: &[Field::bytes("octoword", 0x0, 16)] };
 
 /// TM segment: a change of the list of a shared receive queue that matches tags.
 pub const LIST: Layout = Layout {

@@ -8,7 +8,7 @@ use crate::roce::{ICRC_BYTES, Opcode as PacketOpcode, Packet};
 use crate::umr::Umr;
 use crate::wqe::{Ctrl, Opcode, Wqe};
 
-const ALL: [&Layout; 49] = [
+const ALL: [&Layout; 53] = [
     &COOKED,
     &COOKED2,
     &CTRL,
@@ -25,8 +25,12 @@ const ALL: [&Layout; 49] = [
     &AV_DC,
     &XRC,
     &super::UMR,
+    &UMR_BSF,
+    &BSF,
     &MKEY,
     &KLM,
+    &MTT,
+    &KSM,
     &REPEAT,
     &REPEAT_ENTRY,
     &LIST,

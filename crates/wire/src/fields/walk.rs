@@ -4,8 +4,9 @@
 //! the place that is wrong.
 
 use super::{
-    ATOMIC, AV, AV_DC, CTRL, DATA, INLINE, KLM, LIST, Layout, MASKED_CS_4, MASKED_CS_8,
-    MASKED_FA_4, MASKED_FA_8, MKEY, MMO, NEXT, RADDR, REPEAT, REPEAT_ENTRY, UMR, WAIT, XRC,
+    ATOMIC, AV, AV_DC, BSF, CTRL, DATA, INLINE, KLM, KSM, LIST, Layout, MASKED_CS_4, MASKED_CS_8,
+    MASKED_FA_4, MASKED_FA_8, MKEY, MMO, MTT, NEXT, RADDR, REPEAT, REPEAT_ENTRY, UMR, UMR_BSF,
+    WAIT, XRC,
 };
 use crate::masked::Kind;
 use crate::umr;
@@ -54,6 +55,11 @@ pub struct Walk {
     /// Offset behind the last segment that the opcode has; what lies between it and the WQE's end is not used.
     pub end: usize,
 }
+
+/// Access modes of keys whose entries have no length (Linux, `MLX5_MKC_ACCESS_MODE_MTT` and `_KSM`). Keys of libmlx5's
+/// memory windows have none, and entries with a length.
+const MTTS: u64 = 1;
+const KSMS: u64 = 3;
 
 struct Walker<'a> {
     bytes: &'a [u8],
@@ -110,26 +116,46 @@ impl Walker<'_> {
 
     /// A UMR's segments behind its control segment.
     fn umr(&mut self) {
-        if !(self.take(&UMR) && self.take(&MKEY)) {
+        let bytes = self.bytes.get(DS_BYTES..).unwrap_or_default();
+        let of = |name| UMR.number(name, bytes).unwrap_or(0) as usize;
+        let inline = of("flags.inline") != 0;
+        let octowords = of("klm_octowords");
+        // What is no place in the translation is the length of a BSF (Linux, `set_sig_umr_segment`).
+        let has_bsf = inline && of("flags.translation_offset") == 0;
+        let bsf = if has_bsf { of("translation_offset") } else { 0 };
+        let ctrl = if bsf > 0 { &UMR_BSF } else { &UMR };
+        if !(self.take(ctrl) && self.take(&MKEY)) {
             return;
         }
-        let umr = &self.bytes[DS_BYTES..];
-        let octowords = UMR.number("klm_octowords", umr).unwrap_or(0) as usize;
-        if UMR.number("flags.inline", umr) == Some(0) {
-            // The translation is in memory.
-            if octowords > 0 {
-                self.take(&DATA);
+        if inline {
+            self.translation(octowords);
+        } else if octowords > 0 {
+            self.take(&DATA);
+        }
+        for _ in 0..bsf {
+            if !self.take(&BSF) {
+                return;
             }
-            return;
         }
+    }
+
+    /// The entries of a translation that is inline, behind the key's context.
+    fn translation(&mut self, octowords: usize) {
         let first = self.walk.end;
-        let repeats = octowords > 0 && self.word(first + 4) == Some(umr::REPEAT);
+        let key = &self.bytes[first - MKEY.bytes..];
+        let mode = |name| MKEY.number(name, key).unwrap_or(0);
+        let (entry, ranges) = match (mode("access_mode_4_2"), mode("access_mode_1_0")) {
+            (0, MTTS) => (&MTT, false),
+            (0, KSMS) => (&KSM, false),
+            _ => (&KLM, true),
+        };
+        let repeats = ranges && octowords > 0 && self.word(first + 4) == Some(umr::REPEAT);
         let end = first + octowords * DS_BYTES;
         while self.walk.end < end {
             let layout = match (repeats, self.walk.end == first) {
                 (true, true) => &REPEAT,
                 (true, false) => &REPEAT_ENTRY,
-                (false, _) => &KLM,
+                (false, _) => entry,
             };
             if !self.take(layout) {
                 return;

@@ -221,6 +221,29 @@ fn stamps_of_odd_captures_are_right() {
     assert_eq!(all[0].place, "packet 1, 100.000000077 s");
 }
 
+/// The obsolete Packet Block has 16 bits for the interface, and how many packets were lost.
+#[test]
+fn old_blocks_of_packets_are_read() {
+    let packets = [1, 2].map(write);
+    let len = 32 + packets[0].len().next_multiple_of(4);
+    let all = |file: &[u8]| items(Kind::Pcap, file, &Options::default());
+    for big in [false, true] {
+        let file = next_generation(&packets, big);
+        let mut old = file.clone();
+        for at in [old.len() - 2 * len, old.len() - len] {
+            let (kind, lost) = match big {
+                true => ([0, 0, 0, 2], [0, 0, 0, 3]),
+                false => ([2, 0, 0, 0], [0, 0, 3, 0]),
+            };
+            old[at..at + 4].copy_from_slice(&kind);
+            old[at + 8..at + 12].copy_from_slice(&lost);
+        }
+        let told = all(&old);
+        assert_eq!((told.len(), wrong(&told)), (2, String::new()));
+        assert_eq!(told, all(&file));
+    }
+}
+
 /// The packet with another source port of UDP; the ICRC is that of the one before.
 #[test]
 fn another_source_port_and_psn_are_another_connection() {

@@ -29,6 +29,22 @@ fn an_mmo_that_is_no_copy_is_named_and_not_judged() {
 }
 
 #[test]
+fn a_wait_for_data_or_a_time_is_named_and_not_judged() {
+    for opmod in [1, 2] {
+        let all = wqe(
+            &format!("{opmod:02x}00000f0056780300000008{}", "5a".repeat(36)),
+            &Options::default(),
+        );
+        assert_eq!(wrong(&all), "", "{opmod}");
+        let told = format!("the segments of WAIT with opmod 0x0{opmod} are not decoded\n");
+        assert_eq!(notes(&all), told);
+    }
+    // One for an entry of a CQ has reserved words.
+    let all = wqe(&format!("0000000f0056780200000008{}", "5a".repeat(20)), &Options::default());
+    assert!(wrong(&all).contains("wait: reserved are"), "{all:?}");
+}
+
+#[test]
 fn what_comes_back_is_scattered_by_data_segments() {
     let far = "0000000000001000 00000007 00000000";
     let read =
@@ -91,12 +107,18 @@ fn a_requesters_cqe_counts_the_bytes_of_reads_alone() {
 
 #[test]
 fn opcodes_of_others_are_named_and_not_judged() {
-    for (code, told) in [(0xc0, "manufacturer-specific"), (0xff, "manufacturer"), (0x44, "of RD")] {
+    for (code, told) in [
+        (0xc0, "manufacturer-specific"),
+        (0xff, "manufacturer"),
+        (0x44, "of RD"),
+        (0x5c, "of RD"),
+        (0x5d, "of RD"),
+    ] {
         let all = base(code, 0, 1, &[0; 8]);
         assert_eq!(wrong(&all), "", "{code:#x}");
         assert!(notes(&all).contains(told), "{all:?}");
     }
-    for code in [0x15, 0x56, 0x9f, 0xbf] {
+    for code in [0x15, 0x56, 0x5b, 0x5e, 0x9f, 0xbf] {
         let all = base(code, 0, 1, &[0; 8]);
         assert!(wrong(&all).contains("is not known"), "{code:#x}");
     }

@@ -5,6 +5,9 @@ use super::*;
 #[test]
 fn opcodes_are_those_of_linux() {
     for (code, ds, name) in [
+        // Linux has no names for these two; DPDK and DOCA have.
+        (0x16, 2, "RECEIVE_EN"),
+        (0x17, 2, "SEND_EN"),
         (0x20, 1, "SET_PSV"),
         (0x21, 1, "GET_PSV"),
         (0x22, 1, "CHECK_PSV"),
@@ -50,7 +53,7 @@ fn a_signature_error_is_explained() {
 
 /// A UMR as Linux posts it (`mlx5r_umr_post_send`): no inline data, a translation in memory, relaxed ordering.
 fn umr(flags: u8, octowords: u8, ds: u8) -> Vec<u8> {
-    let mut wqe = vec![0; 192];
+    let mut wqe = vec![0; 256];
     (wqe[3], wqe[6], wqe[7], wqe[11]) = (WqeOpcode::Umr as u8, 9, ds, 8);
     (wqe[16], wqe[21], wqe[30], wqe[31]) = (flags, octowords, 0x12, 0x34);
     (wqe[64 + 1], wqe[64 + 2], wqe[64 + 0xf], wqe[64 + 0x3b]) = (4, 0xfd, 5, 0x4c);
@@ -70,6 +73,57 @@ fn a_umr_of_linux_has_nothing_wrong() {
     }
     let short = items(Kind::Wqe, &umr(0, 64, 8), &Options::default());
     assert!(wrong(&short).contains("a segment begins at 0x80, with 0 bytes left"));
+}
+
+/// Pages as Linux registers a few (`set_reg_umr_seg`), blocks of one length, and ranges with zeros behind them.
+#[test]
+fn entries_of_a_umr_are_those_of_its_access_mode() {
+    let shown = |mode: u8| {
+        let mut wqe = umr(0x80, 4, 12);
+        wqe[66] = wqe[66] & 0xfc | mode;
+        let item = items(Kind::Wqe, &wqe, &Options::default()).remove(0);
+        assert!(item.wrong.is_empty(), "{item:?}");
+        let entries = &item.parts[3..];
+        assert!(entries.windows(2).all(|two| two[0].name == two[1].name), "{item:?}");
+        let ranges = item.text(false).matches("2^31").count();
+        (entries[0].name.clone(), entries.len(), ranges, entries[0].fields.clone())
+    };
+    let (name, count, _, fields) = shown(1);
+    assert_eq!((name.as_str(), count, fields[0].value.as_str()), ("mtt", 8, "0x40000000007"));
+    let (name, count, _, fields) = shown(3);
+    assert_eq!((name.as_str(), count), ("ksm", 4));
+    assert_eq!((fields[1].name.as_str(), fields[1].value.as_str()), ("mkey", "0x7"));
+    for mode in [0, 2] {
+        let (name, count, ranges, fields) = shown(mode);
+        assert_eq!((name.as_str(), count, ranges), ("klm", 4, 0));
+        assert_eq!(fields[0].meaning.as_deref(), Some("1024"));
+    }
+}
+
+/// What follows a translation: of a signature (Linux, `set_sig_umr_segment`), or parameters of TLS without one.
+#[test]
+fn a_umr_may_end_with_a_bsf() {
+    for (flags, octowords, ds) in [(0xa0, 4, 16), (0x80, 0, 12)] {
+        let at = usize::from(ds) * 16 - 64;
+        let mut wqe = umr(flags, octowords, ds);
+        wqe[23] = 4;
+        wqe[at..].fill(0x5b);
+        let all = items(Kind::Wqe, &wqe, &Options::default());
+        assert_eq!(wrong(&all), "", "{flags:#x}");
+        let bsf: Vec<_> = all[0].parts.iter().filter(|part| part.name == "bsf").collect();
+        assert_eq!((bsf.len(), bsf[0].at), (4, at));
+        assert_eq!(bsf[3].fields[0].value, "5b".repeat(16));
+        let text = all[0].text(false);
+        assert!(text.contains("bsf_octowords") && !text.contains("  translation_offset"), "{text}");
+        // With the flag it is a place, and what follows is too much.
+        wqe[16] |= 0x10;
+        let all = items(Kind::Wqe, &wqe, &Options::default());
+        assert!(wrong(&all).contains("passes the opcode's segments"), "{all:?}");
+    }
+    let mut short = umr(0xa0, 4, 15);
+    short[23] = 4;
+    let all = items(Kind::Wqe, &short, &Options::default());
+    assert!(wrong(&all).contains("a segment begins at 0xf0, with 0 bytes left"), "{all:?}");
 }
 
 #[test]
@@ -170,10 +224,15 @@ fn data_in_an_entry_are_no_fields() {
     assert_eq!((wrong(&all), all[0].notes.len()), (String::new(), 0), "{all:?}");
     assert_eq!((all[0].parts[0].name.as_str(), all[0].parts[1].fields[0].at), ("data", 0x20));
     // Of 128 bytes, offsets are those of the last 64.
-    let wide = [[0x32; 64], received(2, 64)].concat();
     let options = Options { cqe_bytes: 128, ..Options::default() };
-    let all = items(Kind::Cqe, &wide, &options);
-    assert_eq!((all[0].place.as_str(), wrong(&all)), ("0x40", String::new()));
+    for (count, shown) in [(64, 64), (40, 40), (65, 64)] {
+        let wide = [[0x32; 64], received(2, count)].concat();
+        let all = items(Kind::Cqe, &wide, &options);
+        assert_eq!((all[0].place.as_str(), wrong(&all).is_empty()), ("0x40", count <= 64));
+        let data = all[0].parts.iter().find(|part| part.name == "data").expect("it is shown");
+        assert_eq!(data.fields[0].value, "32".repeat(shown));
+        assert!(all[0].notes[0].text.contains("before it, at 0x0"), "{all:?}");
+    }
     let alone = items(Kind::Cqe, &received(2, 64), &Options::default());
     assert!(alone[0].notes[0].text.contains("--cqe-bytes 128"), "{alone:?}");
 }

@@ -39,10 +39,15 @@ fn as_many_queues_as_a_file_holds_are_explained() {
 /// A NIC with a trace, without a peer.
 fn alone(events: bool, counts: bool) -> (Arc<Tracing>, Arc<SoftNic>, Engine) {
     let tracing = Tracing::new(events, counts).unwrap();
+    let (nic, engine) = opened(&tracing);
+    (tracing, nic, engine)
+}
+
+/// A NIC that is device 0 of a trace, which may have more of that number.
+fn opened(tracing: &Arc<Tracing>) -> (Arc<SoftNic>, Engine) {
     let link = ShmNet::anonymous(false).unwrap().attach_free().unwrap();
     let config = SoftConfig { trace: Some((tracing.clone(), 0)), ..SoftConfig::default() };
-    let (nic, engine) = SoftNic::manual_on(&config, Box::new(link)).unwrap();
-    (tracing, nic, engine)
+    SoftNic::manual_on(&config, Box::new(link)).unwrap()
 }
 
 #[test]
@@ -142,4 +147,28 @@ fn counters_of_many_queue_pairs() {
     let text = super::super::stats::text(std::slice::from_ref(device), 0);
     let line = format!("queue pairs beyond those that have counters: events {}", device.lost[2]);
     assert!(text.contains(&line), "{line}");
+}
+
+/// A device that a program closes and opens again has a place of its own each time, and one name.
+#[test]
+fn a_device_that_is_opened_again_counts_on() {
+    let (tracing, first, _engine) = alone(false, true);
+    first.tracer().unwrap().mark(Kind::Done, 7, 0, [8, 100]);
+    let (again, _engine_of_again) = opened(&tracing);
+    (0..2).for_each(|index| again.tracer().unwrap().mark(Kind::Done, 7, index, [8, 10]));
+    again.tracer().unwrap().mark(Kind::Done, 9, 0, [8, 1]);
+    let devices = tracing.devices(false);
+    assert_eq!(devices.len(), 2);
+    let metrics = super::super::stats::prometheus(&devices, 0);
+    let samples: Vec<_> = metrics.lines().filter_map(|line| line.split_once("} ")).collect();
+    let names: std::collections::BTreeSet<_> = samples.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), samples.len(), "{metrics}");
+    for (family, qp, sum) in
+        [("wqes_done", "0x7", "3"), ("bytes", "0x7", "120"), ("bytes", "0x9", "1")]
+    {
+        let (head, tail) = (format!("bellpush_qp_{family}_total{{"), format!(",qp=\"{qp}\""));
+        let is = |name: &str| name.starts_with(&head) && name.ends_with(&tail);
+        let found = samples.iter().find(|(name, _)| is(name)).map(|(_, sum)| *sum);
+        assert_eq!(found, Some(sum), "{family} of {qp} in {metrics}");
+    }
 }
