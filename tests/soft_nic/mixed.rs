@@ -7,7 +7,7 @@ use crate::queue_pairs::{self, Buf, attr, pattern};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{Adversary, AdversaryKind, Engine, InProcess, Qp, SoftConfig, SoftNic};
 use bellpush::nic::{Access, QueuePair};
-use bellpush::wire::wqe::{Flags, Opcode, SendWr};
+use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
 
 const SEEDS: std::ops::Range<u64> = 0..32;
 
@@ -106,4 +106,25 @@ fn a_read_of_nothing_comes_behind_the_writes_before_it() {
     };
     let late = SEEDS.filter(late).count();
     assert!(late > 0, "nothing was late");
+}
+
+#[test]
+fn an_atomic_comes_behind_what_is_on_its_way_to_its_word() {
+    for seed in SEEDS {
+        let mut nics = Mixed::new(seed, &[AdversaryKind::Writes, AdversaryKind::Atomics]);
+        let (mut first, _first) = nics.connected();
+        let (mut second, _second) = nics.connected();
+        nics.write(&mut first, (0, 1024), Flags::default());
+        first.sq.ring().unwrap();
+        (1..5).for_each(|now| _ = nics.engines[0].step(now));
+        let old = [nics.from.data(3000, 8)];
+        let atomic = Some(Operands { swap_add: 1, compare: 0 });
+        let wr = SendWr { atomic, ..SendWr::new(Opcode::AtomicFa) };
+        second.sq.post(&wr.to(nics.to.at(8), nics.to.mr.rkey).payload(&old)).unwrap();
+        nics.complete(&mut second);
+        nics.engines[1].step(1_000_000);
+        let word = |of: &Buf| u64::from_ne_bytes(of.get(8, 8).try_into().unwrap());
+        assert_eq!(word(&nics.to), word(&nics.from).wrapping_add(1), "seed {seed}");
+        assert!(nics.b.findings().is_empty(), "seed {seed}: {:?}", nics.b.findings());
+    }
 }

@@ -149,8 +149,8 @@ pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
     let at = reach(qp, regions, Remote { addr: word, ..remote }, 8, Right::RemoteAtomic)?;
     if let Some(adversary) = &regions.adversary {
         adversary.land_before_atomic(qp.qpn);
-        adversary.note_write(at.mem, at.offset, 8);
     }
+    regions.land_under(at, 8); // what it passes lies beside its word
     let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
     let old = match (masked, msg.wqe.opcode) {
         (Some((kind, masks)), _) => {
