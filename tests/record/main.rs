@@ -28,6 +28,7 @@ mod xrc;
 
 mod cost;
 mod play;
+mod stamps;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "recorded";

@@ -19,7 +19,7 @@ const MS: u64 = 1_000_000;
 
 /// How the NICs of a test are made.
 #[derive(Clone, Copy)]
-struct Made<'a> {
+pub(crate) struct Made<'a> {
     whole: bool,
     seed: Option<u64>,
     faults: &'a str,
@@ -27,13 +27,14 @@ struct Made<'a> {
     adversary: &'a str,
 }
 
-const PLAIN: Made<'_> = Made { whole: false, seed: None, faults: "", script: "", adversary: "" };
+pub(crate) const PLAIN: Made<'_> =
+    Made { whole: false, seed: None, faults: "", script: "", adversary: "" };
 
-fn read(file: &Path) -> Vec<u8> {
+pub(crate) fn read(file: &Path) -> Vec<u8> {
     std::fs::read(file).unwrap()
 }
 
-fn replay(file: &Path) -> Result<Replayed, RecordingError> {
+pub(crate) fn replay(file: &Path) -> Result<Replayed, RecordingError> {
     record::replay(read(file))
 }
 
@@ -42,7 +43,7 @@ fn compare(files: [&Path; 2]) -> Result<Option<FirstDifference>, (usize, Recordi
 }
 
 /// Two NICs that record, connected; their files.
-fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
+pub(crate) fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
     let net = ShmNet::anonymous(true).unwrap();
     let files = [1, 2].map(|host| dir.join(format!("{host}")));
     let mut engines = Vec::new();
@@ -100,7 +101,7 @@ fn talk(p: &mut Pair, seed: u64, count: u64) -> u64 {
     all
 }
 
-fn same(played: &Replayed) -> bool {
+pub(crate) fn same(played: &Replayed) -> bool {
     played.end == End::Same
 }
 

@@ -221,8 +221,11 @@ impl Player {
             }
             Call::DestroyMkey { key } => self.nic.destroy_mkey(Rkey(key))?,
             Call::ResizeCq { cq, ring, entry_bytes } => {
-                let ring = self.view(&ring)?;
-                self.cq(cq)?.resize(ring, entry_bytes as usize)?;
+                let (view, cq) = (self.view(&ring)?, self.cq(cq)?);
+                if cq.is_stamped() {
+                    self.stage.state().stamp(ring.region);
+                }
+                cq.resize(view, entry_bytes as usize)?;
             }
             Call::Notify { cq, uar } => {
                 let uar = self.view(&uar)?;
