@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::play::{PLAIN, recorded, replay, same};
+use crate::play::{PLAIN, read, recorded, replay, same};
 use crate::queue_pairs::{Pair, attr, connect, inline, make_qp};
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
+use bellpush::nic::soft::record::{self, End};
 use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Objects, Qp, SoftNic};
 use bellpush::nic::{Change, Nic, QpType};
 use bellpush::wire::Rkey;
-use bellpush::wire::cqe::{CQE_BYTES, CQE_TIMESTAMP};
+use bellpush::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, CQE_TIMESTAMP, Syndrome};
 use bellpush::wire::wqe::{Opcode, SendWr};
 
 /// What no replay's clock says.
@@ -84,4 +85,30 @@ fn a_cq_that_was_resized_has_the_time_as_before() {
     drop(bed);
     let played = replay(&files[0]).unwrap();
     assert!(same(&played), "{played:#?}");
+}
+
+#[test]
+fn an_error_has_no_stamp_and_is_compared_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bed = Bed::new(dir.path());
+    let rkey = bed.p.b.buf.mr.rkey;
+    bed.write(Rkey(rkey.0 ^ 0x100));
+    let cqe = bed.host.poll_send().unwrap().unwrap();
+    assert_eq!(Syndrome::from_code(cqe.syndrome), Some(Syndrome::RemoteAccess));
+    let files = bed.files.clone();
+    drop(bed);
+    let bytes = read(&files[0]);
+    assert!(same(&record::replay(bytes.clone()).unwrap()));
+    // Its body as it was written: the length, zeros, the vendor's code and the syndrome.
+    let end = CQE_TAIL_OFFSET;
+    let is_body = |part: &[u8]| {
+        let zeros = part[1..end - 1].iter().all(|&byte| byte == 0);
+        usize::from(part[0]) == end && zeros && part[end] == Syndrome::RemoteAccess as u8
+    };
+    let places: Vec<_> = bytes.windows(end + 1).enumerate().filter(|it| is_body(it.1)).collect();
+    assert_eq!(places.len(), 1);
+    let mut changed = bytes.clone();
+    changed[places[0].0 + end] = Syndrome::RemoteOp as u8;
+    let played = record::replay(changed).unwrap();
+    assert!(matches!(played.end, End::Differs(_)), "{played:#?}");
 }

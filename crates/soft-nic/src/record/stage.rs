@@ -245,7 +245,10 @@ impl Hook for Prop {
         if self.faults(&mut state, offset, from.len()) {
             return Err(self.fault(offset, from.len()));
         }
-        let stamped = from.len() == CQE_TAIL_OFFSET && state.stamped.contains(&region);
+        // The clock of a replay stands at 0. An error has its syndrome in the time's place.
+        let stamped = from.len() == CQE_TAIL_OFFSET
+            && state.stamped.contains(&region)
+            && from[CQE_TIMESTAMP].iter().all(|&byte| byte == 0);
         // Of payload that is not there, where it goes is all that can be compared.
         let compared = self.queue || self.stage.whole;
         let same = |bytes: &[u8]| {
