@@ -27,6 +27,7 @@ mod uc_ud;
 mod xrc;
 
 mod cost;
+mod damaged;
 mod play;
 mod stamps;
 

@@ -20,11 +20,11 @@ const MS: u64 = 1_000_000;
 /// How the NICs of a test are made.
 #[derive(Clone, Copy)]
 pub(crate) struct Made<'a> {
-    whole: bool,
-    seed: Option<u64>,
-    faults: &'a str,
-    script: &'a str,
-    adversary: &'a str,
+    pub(crate) whole: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) faults: &'a str,
+    pub(crate) script: &'a str,
+    pub(crate) adversary: &'a str,
 }
 
 pub(crate) const PLAIN: Made<'_> =
@@ -183,7 +183,7 @@ fn a_recording_that_stops_is_the_same_so_far() {
     // As a process does that ends with its device open.
     p.nics.iter().for_each(|nic| nic.flush_recording());
     let played = replay(&files[0]).unwrap();
-    assert_eq!(played.end, End::Stops, "{played:?}");
+    assert_eq!(played.end, End::Stops { unread: 0 }, "{played:?}");
     talk(&mut p, 1, 5);
     drop(p);
     let whole = replay(&files[0]).unwrap();
@@ -193,7 +193,8 @@ fn a_recording_that_stops_is_the_same_so_far() {
     for length in (200..bytes.len() - 1).step_by(bytes.len() / 80) {
         std::fs::write(&files[0], &bytes[..length]).unwrap();
         let played = replay(&files[0]).unwrap();
-        assert_eq!(played.end, End::Stops, "{length} of {} bytes: {played:?}", bytes.len());
+        let stops = matches!(played.end, End::Stops { .. });
+        assert!(stops, "{length} of {} bytes: {played:?}", bytes.len());
     }
 }
 

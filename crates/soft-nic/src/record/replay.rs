@@ -48,7 +48,10 @@ pub enum End {
     Same,
     /// Where the recording stops although its device was not closed, without a difference before: a process that ended
     /// or was ended, or a full disk.
-    Stops,
+    Stops {
+        /// Bytes that are there of an event that is not whole, or whose length is damaged.
+        unread: usize,
+    },
     /// At a call that recordings have no words for; without a difference before it.
     Beyond(String),
     /// At a difference.
@@ -137,14 +140,7 @@ impl Player {
                 Some(Next::Call(call)) => self.make(call)?,
                 Some(Next::Step(now_ns)) => self.step(now_ns),
                 Some(Next::Closed) => break End::Same,
-                None => {
-                    let mut state = self.stage.state();
-                    match state.next_line() {
-                        Some(_) => state.differ("nothing more in this step or call".into()),
-                        None if state.broken.is_none() => break End::Stops,
-                        None => {}
-                    }
-                }
+                None => self.stage.state().differ("nothing more in this step or call".into()),
             }
             let mut state = self.stage.state();
             if let Some(error) = state.broken.take() {
@@ -154,7 +150,7 @@ impl Player {
                 break End::Differs(difference);
             }
             if state.cut {
-                break End::Stops;
+                break End::Stops { unread: state.unread() };
             }
             let gone = std::mem::take(&mut state.gone);
             drop(state);

@@ -76,27 +76,29 @@ impl State {
         }
     }
 
-    /// The next event in words.
-    pub(super) fn next_line(&self) -> Option<String> {
-        let next = event_at(&self.bytes, self.at).ok()??;
-        Some(lines::event(&next.0))
-    }
-
     /// Where the next event stands.
     pub(super) fn place(&self) -> usize {
         self.at
     }
 
+    /// Bytes that were not read.
+    pub(super) fn unread(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
     /// The NIC did something else than was recorded.
     pub(super) fn differ(&mut self, did: String) {
-        if self.difference.is_none() && self.broken.is_none() && !self.cut {
-            let recorded = self.next_line();
-            if recorded.is_none() {
-                self.cut = true;
-                return;
+        if self.difference.is_some() || self.broken.is_some() || self.cut {
+            return;
+        }
+        match event_at(&self.bytes, self.at) {
+            Ok(Some((event, _))) => {
+                let recorded = Some(lines::event(&event));
+                let (now_ns, step, event) = (self.now_ns, self.steps, self.events);
+                self.difference = Some(Difference { step, event, now_ns, recorded, did });
             }
-            let (now_ns, step, event) = (self.now_ns, self.steps, self.events);
-            self.difference = Some(Difference { step, event, now_ns, recorded, did });
+            Ok(None) => self.cut = true,
+            Err(error) => self.broken = Some(error),
         }
     }
 
