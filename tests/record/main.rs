@@ -26,6 +26,7 @@ mod uc_ud;
 #[path = "../roce/xrc.rs"]
 mod xrc;
 
+mod compared;
 mod cost;
 mod damaged;
 mod play;

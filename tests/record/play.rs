@@ -10,7 +10,7 @@ use crate::queue_pairs::{Pair, attr, inline, make_qp, pattern};
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet};
 use bellpush::nic::soft::record::{self, End, FirstDifference, Record, RecordingError, Replayed};
 use bellpush::nic::soft::script::{Script, ScriptedFaults};
-use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::nic::soft::{Engine, SoftConfig, SoftNic};
 use bellpush::nic::{Change, QpState, QueuePair};
 use bellpush::wire::cqe::CqeOpcode;
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
@@ -42,8 +42,10 @@ fn compare(files: [&Path; 2]) -> Result<Option<FirstDifference>, (usize, Recordi
     record::compare(files.map(read))
 }
 
-/// Two NICs that record, connected; their files.
-pub(crate) fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
+pub(crate) type Nics = ([Arc<SoftNic>; 2], Vec<Engine>);
+
+/// Two NICs that record; their files.
+pub(crate) fn nics(dir: &Path, made: Made<'_>) -> (Nics, [PathBuf; 2]) {
     let net = ShmNet::anonymous(true).unwrap();
     let files = [1, 2].map(|host| dir.join(format!("{host}")));
     let mut engines = Vec::new();
@@ -67,8 +69,14 @@ pub(crate) fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
         engines.push(engine);
         nic
     });
+    ((nics, engines), files)
+}
+
+/// Two NICs that record, connected; their files.
+pub(crate) fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
+    let (nics, files) = nics(dir, made);
     let with = Change { timeout: Some(8), ..Change::default() };
-    (Pair::of((nics, engines), &attr(), &attr(), &with), files)
+    (Pair::of(nics, &attr(), &attr(), &with), files)
 }
 
 /// Messages of every sort; bytes of their payload.
