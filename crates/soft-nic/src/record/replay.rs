@@ -23,9 +23,6 @@ use bellpush_mem::{Dma, Hooked, View};
 use bellpush_nic::{Nic, NicError, QpAttr, QueuePair, Queues};
 use bellpush_wire::{Iova, Qpn, Rkey};
 
-/// Most memories of a recording: a table has a place for each.
-const MOST_REGIONS: u32 = 1 << 20;
-
 /// Where a replay and its recording part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
@@ -248,7 +245,7 @@ impl Player {
                 let pd = pd.map(|pd| self.pd(pd).cloned()).transpose()?;
                 let memory = match memory {
                     Some((number, addr, bytes, iova)) => {
-                        let memory = self.memory((number, false), (addr, bytes))?;
+                        let memory = self.memory((number, None), (addr, bytes));
                         Some((memory as Arc<dyn Dma>, Iova(iova)))
                     }
                     None => None,
@@ -307,18 +304,16 @@ impl Player {
     /// Memory that answers from the recording.
     fn memory(
         &self,
-        (region, queue): (u32, bool),
+        (region, queue): (u32, Option<u32>),
         (addr, bytes): (u64, u64),
-    ) -> Result<Arc<Hooked>, NicError> {
-        if region >= MOST_REGIONS {
-            return Err(odd("too many memories"));
-        }
+    ) -> Arc<Hooked> {
         let prop = Prop { stage: self.stage.clone(), region, queue };
-        Ok(Hooked::new(addr, bytes as usize, Box::new(prop)))
+        Hooked::new(addr, bytes as usize, Box::new(prop))
     }
 
     fn view(&self, place: &Place) -> Result<View, NicError> {
-        let memory = self.memory((place.region, true), (place.addr, place.bytes))?;
+        let queue = self.stage.state().number_queue();
+        let memory = self.memory((place.region, Some(queue)), (place.addr, place.bytes));
         let view = View::hooked(memory, place.offset as usize, place.len as usize);
         view.map_err(|_| odd("memory that is nowhere"))
     }
@@ -406,7 +401,7 @@ impl Player {
     }
 
     fn register(&mut self, call: &RegisterCall) -> Result<Outcome, NicError> {
-        let memory = self.memory((call.region, false), (call.addr, call.bytes))?;
+        let memory = self.memory((call.region, None), (call.addr, call.bytes));
         let at = (Iova(call.iova), call.access);
         let mr = self.nic.register_as(self.pd(call.pd)?, memory, at, call.tag)?;
         Ok(Outcome::Keys(mr.lkey.0, mr.rkey.0))
