@@ -26,8 +26,11 @@ mod uc_ud;
 #[path = "../roce/xrc.rs"]
 mod xrc;
 
+mod compared;
 mod cost;
+mod damaged;
 mod play;
+mod stamps;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "recorded";

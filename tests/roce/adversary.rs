@@ -14,8 +14,8 @@ use bellpush::wire::cqe::{Cqe, CqeOpcode};
 use bellpush::wire::doorbell::DBR_SND_OFFSET;
 use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
 
-const ROUNDS: u64 = 60;
-const SEEDS: [u64; 3] = [1, 2, 3];
+pub(crate) const ROUNDS: u64 = 60;
+pub(crate) const SEEDS: [u64; 3] = [1, 2, 3];
 /// Longer than anything waits for.
 pub(crate) const LONG_NS: u64 = 2_000_000_000;
 
@@ -39,7 +39,7 @@ pub(crate) fn pair(seed: u64, kinds: &str) -> Pair {
 }
 
 /// Runs until A has a completion.
-fn completion(p: &mut Pair) -> Cqe {
+pub(crate) fn completion(p: &mut Pair) -> Cqe {
     let mut got = None;
     let done = p.run_until(LONG_NS, |p| {
         got = p.a.host.poll_send().unwrap();
@@ -82,12 +82,12 @@ fn found(nic: &SoftNic, kind: AdversaryKind) -> Finding {
     findings.first().cloned().unwrap_or_else(|| panic!("{kind}: nothing was found"))
 }
 
-fn write<'a>(to: &Buf, offset: u64) -> SendWr<'a> {
+pub(crate) fn write<'a>(to: &Buf, offset: u64) -> SendWr<'a> {
     SendWr::new(Opcode::RdmaWrite).to(to.at(offset), to.mr.rkey)
 }
 
 /// The same without a CQE.
-fn quiet(wr: SendWr<'_>) -> SendWr<'_> {
+pub(crate) fn quiet(wr: SendWr<'_>) -> SendWr<'_> {
     SendWr { flags: Flags::default(), ..wr }
 }
 
@@ -144,7 +144,7 @@ fn what_is_inline_may_change_at_once() {
     silent(&p);
 }
 
-fn relaxed(nic: &SoftNic) -> Buf {
+pub(crate) fn relaxed(nic: &SoftNic) -> Buf {
     Buf::new(nic, 4096, 0x5000, Access { relaxed_order: true, ..Access::ALL })
 }
 

@@ -1,9 +1,12 @@
 //! Payloads that are sent before they have come: what the adversary says of them, and of what lies beside them.
 
 use crate::adversary::{LONG_NS, nics, pair, silent};
-use crate::queue_pairs::{Buf, Pair, attr, pattern};
-use bellpush::nic::soft::{AdversaryKind, Finding};
+use crate::dc::{Dc, Initiator};
+use crate::queue_pairs::{Buf, Pair, attr, pattern, syndromes};
+use bellpush::nic::soft::{AdversaryKind, Finding, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Access, Change, Mtu, QueuePair};
+use bellpush::wire::Rkey;
+use bellpush::wire::cqe::Syndrome;
 use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=4;
@@ -106,5 +109,57 @@ fn memory_beside_what_is_on_its_way_may_be_sent() {
         p.a.host.send(&write(&p.b.buf, 0).payload(&all)).unwrap();
         complete(&mut p);
         silent(&p);
+    }
+}
+
+/// Two NICs in one process, each with such an adversary.
+fn in_process(seed: u64) -> Pair {
+    let (link, mut engines) = (InProcess::new(), Vec::new());
+    let nics = [0, 1].map(|_| {
+        let adversary = Some(format!("{seed},payload").parse().unwrap());
+        let config = SoftConfig { adversary, ..SoftConfig::new(&link) };
+        let (nic, own) = SoftNic::manual(&config).unwrap();
+        engines.extend(own);
+        nic
+    });
+    Pair::of((nics, engines), &attr(), &attr(), &Change::default())
+}
+
+#[test]
+fn what_a_read_that_failed_does_not_fetch_may_be_sent() {
+    for mut p in SEEDS.flat_map(|seed| [pair(seed, ",payload"), in_process(seed)]) {
+        let stray = Rkey(p.b.buf.mr.rkey.0 ^ 0x100);
+        // The first is refused, the second flushed.
+        for at in [0, 1000] {
+            let back = [p.a.buf.data(at, 100)];
+            let wr = SendWr::new(Opcode::RdmaRead).to(p.b.buf.at(0), stray).payload(&back);
+            p.a.host.send(&wr).unwrap();
+            complete(&mut p);
+            p.a.host.send(&write(&p.b.buf, 0).payload(&back)).unwrap();
+            complete(&mut p);
+        }
+        silent(&p);
+    }
+}
+
+#[test]
+fn what_a_read_of_a_failed_stream_does_not_fetch_may_be_sent_by_another() {
+    for seed in SEEDS {
+        let mut dc = Dc::on(nics(&format!("{seed},payload")));
+        dc.from.push(Initiator::with(&dc.nics[0], |qp| qp.set_streams(4)));
+        let from = dc.from.len() - 1;
+        let (to, at, rkey) = (dc.target(0), dc.to[0].buf.at(0), dc.to[0].buf.mr.rkey);
+        let back = [dc.buf.data(0, 100)];
+        let mut post = |opcode, stream, rkey| {
+            let wr = SendWr { stream, ..SendWr::new(opcode) }.to(at, rkey).payload(&back);
+            dc.post(from, to, &wr);
+            dc.run(1_000_000);
+            syndromes(&dc.sent(from))
+        };
+        let refused = post(Opcode::RdmaRead, 1, Rkey(rkey.0 ^ 0x100));
+        assert_eq!(refused, [Some(Syndrome::RemoteAccess)]);
+        assert_eq!(post(Opcode::RdmaWrite, 2, rkey), [None]);
+        let findings = dc.nics[0].findings();
+        assert!(findings.is_empty(), "{findings:?}");
     }
 }

@@ -144,7 +144,11 @@ pub(crate) struct Dc {
 
 impl Dc {
     pub(crate) fn new(faults: &str) -> Self {
-        let (nics, engines) = packet_nics(faults, true);
+        Self::on(packet_nics(faults, true))
+    }
+
+    /// The same on NICs that are there.
+    pub(crate) fn on((nics, engines): ([Arc<SoftNic>; 2], Vec<Engine>)) -> Self {
         let from = (0..2).map(|_| Initiator::new(&nics[0])).collect();
         let to = (0..2).map(|_| Target::new(&nics[1])).collect();
         let buf = Buf::new(&nics[0], 65536, 0x10_0000, Access::ALL);

@@ -7,6 +7,7 @@ mod ack;
 mod adversary;
 mod adversary_edges;
 mod adversary_ends;
+mod adversary_landing;
 mod dc;
 mod errors;
 mod faults;

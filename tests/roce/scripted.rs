@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::queue_pairs::{Pair, attr, connect, make_qp, pattern, syndromes};
 use bellpush::mem::View;
+use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::ShmNet;
 use bellpush::nic::soft::script::{Script, Scripted, ScriptedFaults};
 use bellpush::nic::soft::{DropReason, Event, InProcess, SoftConfig, SoftNic};
@@ -140,6 +141,23 @@ fn cqes_of_one_cq_stop() {
     assert_eq!(bed.completions(4, 20 * MS), [None], "the first CQ is A's for sends");
     assert!((0..4).all(|i| bed.has_arrived(i)));
     assert_eq!((bed.struck(), bed.p.a.qp.state()), (vec![(1, 3)], QpState::Rts));
+}
+
+#[test]
+fn a_receiving_end_of_xrc_has_no_cq_that_counts() {
+    // The first two are those of the queue pair that is there.
+    let mut bed = Bed::new(&fault("on = \"cqe\"\naction = \"drop\"\ncq = 3\nnth = 1"));
+    let nic = &bed.p.nics[0];
+    let _receives = nic.create_xrc_recv(&nic.create_xrcd()).unwrap();
+    let (qp, _memory) = make_qp(nic, &attr());
+    let (peer, _peer_memory) = make_qp(&bed.p.nics[1], &attr());
+    connect(&qp, &peer, &Change::default());
+    let mut host = HostQp::new(&*qp);
+    let (payload, to) = ([bed.p.a.buf.data(0, 64)], &bed.p.b.buf);
+    let wr = SendWr::new(Opcode::RdmaWrite).to(to.at(0), to.mr.rkey).payload(&payload);
+    host.send(&wr).unwrap();
+    bed.p.run_for(5 * MS);
+    assert_eq!((host.poll_send().unwrap(), bed.struck()), (None, vec![(1, 1)]));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn cq(nic: &SoftNic) -> (Arc<Cq>, HostCq) {
 }
 
 /// A shared receive queue of a domain, and all that goes with it.
-struct Receiver {
+pub(crate) struct Receiver {
     srq: Arc<Srq>,
     ring: View,
     dbr: View,
@@ -60,7 +60,7 @@ impl Receiver {
     }
 
     /// Posts a receive of `bytes` bytes at an offset.
-    fn post(&mut self, offset: u64, bytes: u32) {
+    pub(crate) fn post(&mut self, offset: u64, bytes: u32) {
         let index = usize::from(self.posted) % 16;
         let mut wqe = [0; 64];
         wqe[2..4].copy_from_slice(&(((index + 1) % 16) as u16).to_be_bytes());
@@ -87,7 +87,7 @@ impl Receiver {
     }
 }
 
-struct Xrc {
+pub(crate) struct Xrc {
     nics: [Arc<SoftNic>; 2],
     engines: Vec<Engine>,
     now_ns: u64,
@@ -95,7 +95,7 @@ struct Xrc {
     host: HostQp,
     cqes: HostCq,
     _memory: Arc<HostMem>,
-    buf: Buf,
+    pub(crate) buf: Buf,
     recv: Arc<Qp>,
     xrcd: Arc<Xrcd>,
 }
@@ -117,7 +117,11 @@ fn sending_end(nic: &SoftNic, cq: &Arc<Cq>) -> (Arc<Qp>, Arc<HostMem>) {
 
 impl Xrc {
     fn new(faults: &str) -> Self {
-        let (nics, engines) = packet_nics(faults, true);
+        Self::on(packet_nics(faults, true))
+    }
+
+    /// The same on NICs that are there.
+    pub(crate) fn on((nics, engines): ([Arc<SoftNic>; 2], Vec<Engine>)) -> Self {
         let (cq, cqes) = cq(&nics[0]);
         let (send, memory) = sending_end(&nics[0], &cq);
         let xrcd = nics[1].create_xrcd();
@@ -129,7 +133,7 @@ impl Xrc {
         Self { nics, engines, now_ns: 0, send, host, cqes, _memory: memory, buf, recv, xrcd }
     }
 
-    fn receiver(&self, uidx: u32) -> Receiver {
+    pub(crate) fn receiver(&self, uidx: u32) -> Receiver {
         Receiver::new(&self.nics[1], &self.xrcd, uidx)
     }
 
@@ -143,7 +147,7 @@ impl Xrc {
         }
     }
 
-    fn post(&mut self, wr: &SendWr<'_>, to: &Receiver) -> Vec<Cqe> {
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, to: &Receiver) -> Vec<Cqe> {
         self.post_to(wr, to.srq.number())
     }
 

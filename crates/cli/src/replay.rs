@@ -48,9 +48,13 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
             println!("the same: {steps} steps, {events} events");
             Ok(ExitCode::SUCCESS)
         }
-        End::Stops => {
+        End::Stops { unread } => {
+            let within = match unread {
+                0 => String::new(),
+                _ => format!(", {unread} bytes into an event"),
+            };
             println!(
-                "the same: {steps} steps, {events} events; the recording stops there, and its device was not closed"
+                "the same: {steps} steps, {events} events; the recording stops there{within}, and its device was not closed"
             );
             Ok(ExitCode::SUCCESS)
         }

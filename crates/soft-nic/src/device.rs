@@ -300,7 +300,13 @@ impl Device {
         };
         let memory = HostMem::alloc(layout::queue_bytes(&attr))?;
         let queues = layout::place(&attr, &View::new(&memory, 0, memory.len())?)?;
-        let objects = Objects { kind: QpType::XrcRecv, ..self.private(&attr, &queues)? };
+        let views = (queues.send_cq.clone(), queues.send_cq_dbr.clone());
+        let cq = Cq::private(self.numbers.take()?, views, attr.send_cqes, self.events.clone())?;
+        // No script counts it: the program has not made it.
+        let send_cq = cq.under(self.adversary.as_ref());
+        send_cq.trace_made();
+        let (kind, pd) = (QpType::XrcRecv, self.pd.clone());
+        let objects = Objects { kind, pd, send_cq, recv_cq: None, srq: None, uidx: 0 };
         self.create(&attr, queues, objects, Some(Target::new(xrcd.clone())))
     }
 

@@ -297,6 +297,15 @@ pub(crate) fn complete(qp: &Qp, source: Source, position: u64) {
     }
 }
 
+/// A WQE has failed, or was flushed: nothing is waited for, and it will fetch nothing. Nobody was told yet.
+pub(crate) fn forget(qp: &Qp, source: Source, position: u64) {
+    let Some(of) = qp.adversary.as_deref().filter(|_| source == Source::Ring) else { return };
+    let mut sends = of.sends();
+    while sends.taken.front().is_some_and(|it| it.position <= position) {
+        sends.taken.pop_front();
+    }
+}
+
 /// Whether the payload is as it was.
 fn look_again(state: &Arc<State>, qp: &Qp, taken: &Taken) {
     // The engine holds these regions already: waiting behind a writer that waits for the engine would have no end.

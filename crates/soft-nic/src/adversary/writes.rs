@@ -236,23 +236,18 @@ impl State {
             && lock(&self.writes).pieces.iter().any(|piece| piece.meets(at, bytes))
     }
 
-    /// An atomic is carried out for a queue pair: behind its own WRITEs, and perhaps before others'.
+    /// An atomic is carried out for a queue pair: behind its own WRITEs, and perhaps before others' to other places.
     pub(crate) fn land_before_atomic(&self, qpn: Qpn) {
         let passes = self.has(Kind::Atomics);
         self.land(|piece| !passes || piece.qpn == qpn);
     }
 
-    /// Lands what the NIC itself is about to write over.
+    /// Lands what the NIC itself is about to write over, and notes that it writes there.
     pub(crate) fn land_under(&self, memory: &dyn Dma, offset: usize, bytes: usize) {
         let at = place(memory, offset);
         self.land(|piece| piece.meets(at, bytes));
-        self.note_write(memory, offset, bytes);
-    }
-
-    /// The NIC itself is about to write there.
-    pub(crate) fn note_write(&self, memory: &dyn Dma, offset: usize, bytes: usize) {
         if self.has(Kind::Payload) {
-            lock(&self.writes).note(place(memory, offset), bytes);
+            lock(&self.writes).note(at, bytes);
         }
     }
 

@@ -283,6 +283,11 @@ impl Cq {
         self.number.get()
     }
 
+    /// Whether its entries have the time, in whatever ring.
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.ring.layout.timestamp.is_some()
+    }
+
     /// Entries written since it was created.
     pub(crate) fn written(&self) -> u64 {
         self.pi.load(Ordering::Acquire)

@@ -96,7 +96,7 @@ impl Reading {
             (Call::ResizeCq { ring, .. }, Outcome::Done) => {
                 self.rings.insert(ring.region, None);
             }
-            (Call::Qp(_), Outcome::Number(qpn)) => {
+            (Call::Qp(_) | Call::XrcRecv { .. }, Outcome::Number(qpn)) => {
                 self.by_qpn.insert(qpn, self.qps.len());
                 self.qps.push(Life::default());
             }
@@ -152,8 +152,10 @@ impl Reading {
         }
         let Ok(packet) = Packet::parse(&whole) else { return };
         let (bth, ext) = (&packet.headers.bth, &packet.headers.ext);
-        let qp = match ext.deth {
-            Some(deth) => self.by_qpn.get(&deth.source.0),
+        // Who has no peer of its own names itself.
+        let source = ext.deth.map(|deth| deth.source).or(ext.dc.map(|dc| dc.source));
+        let qp = match source {
+            Some(source) => self.by_qpn.get(&source.0),
             None => self.by_peer.get(&(to, bth.dest.0)),
         };
         let Some(&qp) = qp else { return };

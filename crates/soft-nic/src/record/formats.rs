@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::MAGIC;
 use super::event::{Call, Event, Header, Outcome, Place, SrqSort};
-use super::reader::{RecordingError, broken, event_at, not_ours};
+use super::reader::{RecordingError, behind_the_end, broken, cut, event_at, not_ours};
 use bellpush_nic::QpType;
 use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
@@ -384,9 +384,6 @@ impl Queue {
     }
 }
 
-/// Longest event that is waited for: the longest that a NIC writes is a fraction of it.
-const MOST_OF_AN_EVENT: usize = 64 << 20;
-
 /// A recording that may still be written, as far as it has come.
 #[derive(Default)]
 pub struct Following {
@@ -408,12 +405,11 @@ impl Following {
         bytes: &[u8],
         each: &mut dyn FnMut(Formatted) -> bool,
     ) -> Result<bool, RecordingError> {
-        self.rest.extend_from_slice(bytes);
-        let more = self.take(each)?;
-        if self.rest.len() > MOST_OF_AN_EVENT {
-            return Err(broken(self.at, "an event that is longer than any"));
+        if self.closed && !bytes.is_empty() {
+            return Err(behind_the_end(self.at));
         }
-        Ok(more)
+        self.rest.extend_from_slice(bytes);
+        self.take(each)
     }
 
     /// Whether the device was closed: nothing follows.
@@ -433,7 +429,9 @@ impl Following {
                     used = self.rest.len() - rest.len();
                     self.reading = Some(Reading::new(header));
                 }
-                Err(postcard::Error::DeserializeUnexpectedEnd) => return Ok(true),
+                Err(postcard::Error::DeserializeUnexpectedEnd) => {
+                    return cut(&self.rest, magic).map(|()| true);
+                }
                 Err(error) => return Err(broken(magic, error)),
             }
         }

@@ -48,8 +48,9 @@ pub(crate) struct Recorder {
     /// Calls that wait for a turn: an engine that is busy would starve them.
     waiting: AtomicUsize,
     out: Mutex<Out>,
-    /// Number of the next region; XRC domains so far.
+    /// Numbers of the next region, and of the next queue's memory; XRC domains so far.
     regions: AtomicU32,
+    queues: AtomicU32,
     xrcds: AtomicU32,
 }
 
@@ -252,6 +253,7 @@ impl Recorder {
             waiting: AtomicUsize::new(0),
             out: Mutex::new(out),
             regions: AtomicU32::new(0),
+            queues: AtomicU32::new(0),
             xrcds: AtomicU32::new(0),
         })
     }
@@ -296,6 +298,11 @@ impl Recorder {
     /// A number for a region, from 0.
     pub(super) fn number_region(&self) -> u32 {
         self.regions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A queue's place among those whose words are known, from 0.
+    pub(super) fn number_queue(&self) -> u32 {
+        self.queues.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A number for an XRC domain, from 1.
@@ -379,7 +386,11 @@ pub(super) mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::record::event_names;
+    use crate::link::ShmNet;
+    use crate::objects::cq::CqAttr;
+    use crate::record::{End, event_names, replay};
+    use crate::{SoftConfig, SoftNic};
+    use bellpush_mem::{HostMem, View};
 
     /// A recorder of a file in a folder that goes with it.
     pub(in crate::record) fn recorder() -> (Recorder, std::path::PathBuf, tempfile::TempDir) {
@@ -476,6 +487,27 @@ pub(super) mod tests {
         let [first, second] = [&path, &other_path].map(|path| event_names(path));
         assert_eq!(first, ["call Pd", "  may send from UDP port 3", "the device is closed"]);
         assert_eq!(second, ["call Quiesce", "  may send from UDP port 2", "the device is closed"]);
+    }
+
+    #[test]
+    fn memories_have_numbers_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nic");
+        let record = Some(Record { path: path.clone(), whole: false, script: None });
+        let link = ShmNet::anonymous(true).unwrap().attach([127, 0, 0, 1].into()).unwrap();
+        let config = SoftConfig { record, ..SoftConfig::default() };
+        let (nic, mut engine) = SoftNic::manual_on(&config, Box::new(link)).unwrap();
+        // As if it had registered and let go so many.
+        let recorder = nic.device.recorder.as_ref().unwrap();
+        recorder.regions.store(1 << 20, Ordering::Relaxed);
+        let memory = HostMem::alloc(12288).unwrap();
+        let view = |at, bytes| View::new(&memory, at, bytes).unwrap();
+        let (ring, dbr, uar) = (view(0, 4096), view(4096, 8), view(8192, 4096));
+        let cq = nic.create_cq(&CqAttr { ring, dbr, uar, notify: None }).unwrap();
+        engine.step(1);
+        drop((cq, nic, engine));
+        let played = replay(std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(played.end, End::Same, "{played:#?}");
     }
 
     #[test]

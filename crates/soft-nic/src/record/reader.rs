@@ -82,6 +82,21 @@ pub(super) fn broken(at: usize, error: impl std::fmt::Display) -> RecordingError
     RecordingError::Broken { at, what: error.to_string() }
 }
 
+/// Longest event, in bytes: a key of 2^16 parts takes 1.6 MiB, a piece of a copy whose payload is there whole 1 MiB.
+const LONGEST: usize = 2 << 20;
+
+/// What begins at a place is not whole. Who wrote it was ended, unless more follows than belongs to anything.
+pub(super) fn cut(bytes: &[u8], at: usize) -> Result<(), RecordingError> {
+    match bytes.len() - at {
+        ..=LONGEST => Ok(()),
+        left => Err(broken(at, format!("an event of more than the {left} bytes that follow"))),
+    }
+}
+
+pub(super) fn behind_the_end(at: usize) -> RecordingError {
+    broken(at, "bytes behind the end")
+}
+
 /// The event at a place, and where the next one is; `None` at the end, also where the last event is not whole: who
 /// wrote it was ended.
 pub(super) fn event_at(
@@ -89,8 +104,11 @@ pub(super) fn event_at(
     at: usize,
 ) -> Result<Option<(Event<'_>, usize)>, RecordingError> {
     match postcard::take_from_bytes(&bytes[at..]) {
+        Ok((Event::Closed, rest)) if !rest.is_empty() => {
+            Err(behind_the_end(bytes.len() - rest.len()))
+        }
         Ok((event, rest)) => Ok(Some((event, bytes.len() - rest.len()))),
-        Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
+        Err(postcard::Error::DeserializeUnexpectedEnd) => cut(bytes, at).map(|()| None),
         Err(error) => Err(broken(at, error)),
     }
 }

@@ -23,9 +23,6 @@ use bellpush_mem::{Dma, Hooked, View};
 use bellpush_nic::{Nic, NicError, QpAttr, QueuePair, Queues};
 use bellpush_wire::{Iova, Qpn, Rkey};
 
-/// Most memories of a recording: a table has a place for each.
-const MOST_REGIONS: u32 = 1 << 20;
-
 /// Where a replay and its recording part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
@@ -48,7 +45,10 @@ pub enum End {
     Same,
     /// Where the recording stops although its device was not closed, without a difference before: a process that ended
     /// or was ended, or a full disk.
-    Stops,
+    Stops {
+        /// Bytes that are there of an event that is not whole, or whose length is damaged.
+        unread: usize,
+    },
     /// At a call that recordings have no words for; without a difference before it.
     Beyond(String),
     /// At a difference.
@@ -137,14 +137,7 @@ impl Player {
                 Some(Next::Call(call)) => self.make(call)?,
                 Some(Next::Step(now_ns)) => self.step(now_ns),
                 Some(Next::Closed) => break End::Same,
-                None => {
-                    let mut state = self.stage.state();
-                    match state.next_line() {
-                        Some(_) => state.differ("nothing more in this step or call".into()),
-                        None if state.broken.is_none() => break End::Stops,
-                        None => {}
-                    }
-                }
+                None => self.stage.state().differ("nothing more in this step or call".into()),
             }
             let mut state = self.stage.state();
             if let Some(error) = state.broken.take() {
@@ -154,7 +147,7 @@ impl Player {
                 break End::Differs(difference);
             }
             if state.cut {
-                break End::Stops;
+                break End::Stops { unread: state.unread() };
             }
             let gone = std::mem::take(&mut state.gone);
             drop(state);
@@ -221,8 +214,11 @@ impl Player {
             }
             Call::DestroyMkey { key } => self.nic.destroy_mkey(Rkey(key))?,
             Call::ResizeCq { cq, ring, entry_bytes } => {
-                let ring = self.view(&ring)?;
-                self.cq(cq)?.resize(ring, entry_bytes as usize)?;
+                let (view, cq) = (self.view(&ring)?, self.cq(cq)?);
+                if cq.is_stamped() {
+                    self.stage.state().stamp(ring.region);
+                }
+                cq.resize(view, entry_bytes as usize)?;
             }
             Call::Notify { cq, uar } => {
                 let uar = self.view(&uar)?;
@@ -249,7 +245,7 @@ impl Player {
                 let pd = pd.map(|pd| self.pd(pd).cloned()).transpose()?;
                 let memory = match memory {
                     Some((number, addr, bytes, iova)) => {
-                        let memory = self.memory((number, false), (addr, bytes))?;
+                        let memory = self.memory((number, None), (addr, bytes));
                         Some((memory as Arc<dyn Dma>, Iova(iova)))
                     }
                     None => None,
@@ -308,18 +304,16 @@ impl Player {
     /// Memory that answers from the recording.
     fn memory(
         &self,
-        (region, queue): (u32, bool),
+        (region, queue): (u32, Option<u32>),
         (addr, bytes): (u64, u64),
-    ) -> Result<Arc<Hooked>, NicError> {
-        if region >= MOST_REGIONS {
-            return Err(odd("too many memories"));
-        }
+    ) -> Arc<Hooked> {
         let prop = Prop { stage: self.stage.clone(), region, queue };
-        Ok(Hooked::new(addr, bytes as usize, Box::new(prop)))
+        Hooked::new(addr, bytes as usize, Box::new(prop))
     }
 
     fn view(&self, place: &Place) -> Result<View, NicError> {
-        let memory = self.memory((place.region, true), (place.addr, place.bytes))?;
+        let queue = self.stage.state().number_queue();
+        let memory = self.memory((place.region, Some(queue)), (place.addr, place.bytes));
         let view = View::hooked(memory, place.offset as usize, place.len as usize);
         view.map_err(|_| odd("memory that is nowhere"))
     }
@@ -407,7 +401,7 @@ impl Player {
     }
 
     fn register(&mut self, call: &RegisterCall) -> Result<Outcome, NicError> {
-        let memory = self.memory((call.region, false), (call.addr, call.bytes))?;
+        let memory = self.memory((call.region, None), (call.addr, call.bytes));
         let at = (Iova(call.iova), call.access);
         let mr = self.nic.register_as(self.pd(call.pd)?, memory, at, call.tag)?;
         Ok(Outcome::Keys(mr.lkey.0, mr.rkey.0))

@@ -26,6 +26,8 @@ pub(super) struct State {
     bytes: Arc<[u8]>,
     at: usize,
     words: Words,
+    /// Queues so far.
+    queues: u32,
     /// Rings of CQs whose entries have the time.
     stamped: HashSet<u32>,
     pub(super) difference: Option<Difference>,
@@ -76,33 +78,42 @@ impl State {
         }
     }
 
-    /// The next event in words.
-    pub(super) fn next_line(&self) -> Option<String> {
-        let next = event_at(&self.bytes, self.at).ok()??;
-        Some(lines::event(&next.0))
-    }
-
     /// Where the next event stands.
     pub(super) fn place(&self) -> usize {
         self.at
     }
 
+    /// Bytes that were not read.
+    pub(super) fn unread(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
     /// The NIC did something else than was recorded.
     pub(super) fn differ(&mut self, did: String) {
-        if self.difference.is_none() && self.broken.is_none() && !self.cut {
-            let recorded = self.next_line();
-            if recorded.is_none() {
-                self.cut = true;
-                return;
+        if self.difference.is_some() || self.broken.is_some() || self.cut {
+            return;
+        }
+        match event_at(&self.bytes, self.at) {
+            Ok(Some((event, _))) => {
+                let recorded = Some(lines::event(&event));
+                let (now_ns, step, event) = (self.now_ns, self.steps, self.events);
+                self.difference = Some(Difference { step, event, now_ns, recorded, did });
             }
-            let (now_ns, step, event) = (self.now_ns, self.steps, self.events);
-            self.difference = Some(Difference { step, event, now_ns, recorded, did });
+            Ok(None) => self.cut = true,
+            Err(error) => self.broken = Some(error),
         }
     }
 
     /// A step or call begins.
     pub(super) fn begin(&mut self) {
         self.words.begin();
+    }
+
+    /// A queue's place among those whose words are known.
+    pub(super) fn number_queue(&mut self) -> u32 {
+        let number = self.queues;
+        self.queues += 1;
+        number
     }
 
     /// Entries of this ring have the time in them, which is another.
@@ -117,6 +128,7 @@ impl Stage {
             bytes: recording.bytes.clone(),
             at: recording.first,
             words: Words::default(),
+            queues: 0,
             stamped: HashSet::new(),
             difference: None,
             broken: None,
@@ -157,7 +169,8 @@ impl Stage {
 pub(super) struct Prop {
     pub(super) stage: Arc<Stage>,
     pub(super) region: u32,
-    pub(super) queue: bool,
+    /// A queue's place among queues.
+    pub(super) queue: Option<u32>,
 }
 
 impl Prop {
@@ -185,9 +198,9 @@ impl Hook for Prop {
         if self.faults(&mut state, offset, into.len()) {
             return Err(self.fault(offset, into.len()));
         }
-        if self.queue && is_word(offset, into.len()) {
+        if let Some(queue) = self.queue.filter(|_| is_word(offset, into.len())) {
             let bytes = into.len() as u8;
-            let known = state.words.load(region, at, bytes).map(|(nth, last)| (nth, *last));
+            let known = state.words.load(queue, at, bytes).map(|(nth, last)| (nth, *last));
             if let Some((nth, last)) = known {
                 let changed = state.take(|event| match *event {
                     Event::Word { region: r, offset: o, bytes: b, nth: n, value } => {
@@ -196,7 +209,7 @@ impl Hook for Prop {
                     _ => None,
                 });
                 if changed.is_some() {
-                    state.words.set(region, at, bytes, changed);
+                    state.words.set(queue, at, bytes, changed);
                 }
                 let value = changed.or(last);
                 if value.is_none() {
@@ -234,8 +247,10 @@ impl Hook for Prop {
             }
             _ => None,
         });
-        if changed.is_some() && state.words.load(region, at, 8).is_some() {
-            state.words.set(region, at, 8, changed);
+        if let Some(queue) = self.queue.filter(|_| changed.is_some())
+            && state.words.load(queue, at, 8).is_some()
+        {
+            state.words.set(queue, at, 8, changed);
         }
         Ok(changed.unwrap_or(seen))
     }
@@ -245,9 +260,12 @@ impl Hook for Prop {
         if self.faults(&mut state, offset, from.len()) {
             return Err(self.fault(offset, from.len()));
         }
-        let stamped = from.len() == CQE_TAIL_OFFSET && state.stamped.contains(&region);
+        // The clock of a replay stands at 0. An error has its syndrome in the time's place.
+        let stamped = from.len() == CQE_TAIL_OFFSET
+            && state.stamped.contains(&region)
+            && from[CQE_TIMESTAMP].iter().all(|&byte| byte == 0);
         // Of payload that is not there, where it goes is all that can be compared.
-        let compared = self.queue || self.stage.whole;
+        let compared = self.queue.is_some() || self.stage.whole;
         let same = |bytes: &[u8]| {
             let alike = match stamped {
                 true => bytes.get(..CQE_TIMESTAMP.start) == from.get(..CQE_TIMESTAMP.start),

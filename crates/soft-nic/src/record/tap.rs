@@ -8,19 +8,19 @@ use super::log::{Log, Recorder};
 use super::{QUEUE, SHORT, hash};
 use bellpush_mem::{Dma, Hook, Hooked, HostMem, MemError, View};
 
-/// Words of a region that are known; of more than these every load is written down.
+/// Words of a queue that are known; of more than these every load is written down.
 const MOST_WORDS: usize = 64;
 
-/// What loads of words found last, by region.
+/// What loads of words found last, by queue: memories are numbered without end, and most are no queues.
 #[derive(Default)]
 pub(super) struct Words {
-    regions: Vec<Region>,
+    queues: Vec<Queue>,
     /// Steps and calls so far.
     turn: u64,
 }
 
 #[derive(Default)]
-struct Region {
+struct Queue {
     words: Vec<Word>,
     /// Where the next load finds its word, if they go round as before.
     next: usize,
@@ -45,15 +45,15 @@ impl Words {
     #[inline]
     pub(super) fn load(
         &mut self,
-        region: u32,
+        queue: u32,
         offset: u64,
         bytes: u8,
     ) -> Option<(u8, &mut Option<u64>)> {
-        let at = region as usize;
-        if at >= self.regions.len() {
-            self.regions.resize_with(at + 1, Region::default);
+        let at = queue as usize;
+        if at >= self.queues.len() {
+            self.queues.resize_with(at + 1, Queue::default);
         }
-        let (Region { words, next }, turn) = (&mut self.regions[at], self.turn);
+        let (Queue { words, next }, turn) = (&mut self.queues[at], self.turn);
         let is_it = |word: &Word| word.offset == offset && word.bytes == bytes;
         let index = match words.get(*next) {
             Some(word) if is_it(word) => *next,
@@ -74,10 +74,10 @@ impl Words {
     }
 
     /// What the last load of a word found.
-    pub(super) fn set(&mut self, region: u32, offset: u64, bytes: u8, value: Option<u64>) {
-        let region = self.regions.get_mut(region as usize);
+    pub(super) fn set(&mut self, queue: u32, offset: u64, bytes: u8, value: Option<u64>) {
+        let queue = self.queues.get_mut(queue as usize);
         let of = |word: &&mut Word| word.offset == offset && word.bytes == bytes;
-        if let Some(word) = region.and_then(|region| region.words.iter_mut().find(of)) {
+        if let Some(word) = queue.and_then(|queue| queue.words.iter_mut().find(of)) {
             word.value = value;
         }
     }
@@ -107,8 +107,8 @@ pub(super) fn put_word(value: u64, into: &mut [u8]) {
 struct Tap<M> {
     memory: M,
     region: u32,
-    /// Whether it is a queue's: loads of its words are told from copies.
-    queue: bool,
+    /// A queue's place among queues: loads of its words are told from copies.
+    queue: Option<u32>,
     recorder: Arc<Recorder>,
 }
 
@@ -196,13 +196,14 @@ impl<M> Tap<M> {
     }
 
     fn is_whole(&self, len: usize) -> bool {
-        self.queue && len <= QUEUE || !self.queue && self.recorder.whole || len <= SHORT
+        let all = if self.queue.is_some() { len <= QUEUE } else { self.recorder.whole };
+        all || len <= SHORT
     }
 
     fn say_read(&self, log: &mut Log, offset: usize, bytes: &[u8]) {
         let (region, at) = (self.region, offset as u64);
-        if self.queue && is_word(offset, bytes.len()) {
-            return self.say_load(log, offset, (word_of(bytes), bytes));
+        if let Some(queue) = self.queue.filter(|_| is_word(offset, bytes.len())) {
+            return self.say_load(log, (queue, offset), (word_of(bytes), bytes));
         }
         match self.is_whole(bytes.len()) {
             true => log.say(&Event::Read { region, offset: at, bytes }),
@@ -212,9 +213,14 @@ impl<M> Tap<M> {
 
     /// A word of a queue's was loaded.
     #[inline]
-    fn say_load(&self, log: &mut Log, offset: usize, (value, as_bytes): (u64, &[u8])) {
+    fn say_load(
+        &self,
+        log: &mut Log,
+        (queue, offset): (u32, usize),
+        (value, as_bytes): (u64, &[u8]),
+    ) {
         let (region, offset, bytes) = (self.region, offset as u64, as_bytes.len() as u8);
-        match log.words.load(region, offset, bytes) {
+        match log.words.load(queue, offset, bytes) {
             Some((_, last)) if *last == Some(value) => {}
             Some((nth, last)) => {
                 *last = Some(value);
@@ -241,17 +247,17 @@ impl<M: Reach> Hook for Tap<M> {
 
     #[inline]
     fn load(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
-        if !(self.queue && is_word(offset, bytes)) {
+        let Some(queue) = self.queue.filter(|_| is_word(offset, bytes)) else {
             let mut word = [0; 8];
             self.read(offset, &mut word[..bytes])?;
             return Ok(word_of(&word[..bytes]));
-        }
+        };
         let result = self.memory.load(offset, bytes);
         self.recorder.with(|log| match result {
             Ok(value) => {
                 let mut as_bytes = [0; 8];
                 put_word(value, &mut as_bytes[..bytes]);
-                self.say_load(log, offset, (value, &as_bytes[..bytes]));
+                self.say_load(log, (queue, offset), (value, &as_bytes[..bytes]));
             }
             Err(_) => self.say_faulted(log, offset, bytes),
         });
@@ -268,7 +274,8 @@ impl<M: Reach> Hook for Tap<M> {
         self.recorder.with(|log| match result {
             Ok(value) => {
                 let (region, offset, bytes) = (self.region, offset as u64, 8);
-                if let Some((_, last)) = log.words.load(region, offset, bytes) {
+                let known = self.queue.and_then(|queue| log.words.load(queue, offset, bytes));
+                if let Some((_, last)) = known {
                     *last = Some(value);
                 }
                 log.say(&Event::Word { region, offset, bytes, nth: 0, value });
@@ -322,8 +329,8 @@ impl<M> Tap<M> {
 /// A view of a queue, tapped.
 pub(super) fn queue(recorder: &Arc<Recorder>, region: u32, view: &View) -> View {
     let (memory, recorder) = (view.mem().clone(), recorder.clone());
-    let (addr, bytes) = (memory.addr(), memory.len());
-    let hooked = Hooked::new(addr, bytes, Box::new(Tap { memory, region, queue: true, recorder }));
+    let (addr, bytes, queue) = (memory.addr(), memory.len(), Some(recorder.number_queue()));
+    let hooked = Hooked::new(addr, bytes, Box::new(Tap { memory, region, queue, recorder }));
     let tapped = View::hooked(hooked, view.offset(), view.len());
     tapped.expect("the same part of memory that begins with a page")
 }
@@ -332,7 +339,7 @@ pub(super) fn queue(recorder: &Arc<Recorder>, region: u32, view: &View) -> View 
 pub(super) fn region(recorder: &Arc<Recorder>, region: u32, memory: Arc<dyn Dma>) -> Arc<dyn Dma> {
     let (addr, bytes) = (memory.place().unwrap_or(0), memory.bytes());
     let recorder = recorder.clone();
-    Hooked::new(addr, bytes, Box::new(Tap { memory, region, queue: false, recorder }))
+    Hooked::new(addr, bytes, Box::new(Tap { memory, region, queue: None, recorder }))
 }
 
 #[cfg(test)]

@@ -278,7 +278,9 @@ impl Raw {
         let what = self.what()?;
         self.only_what_counts()?;
         let when = self.when(&what)?;
-        Ok(Rule { device: self.device, address: self.address, what, when })
+        // GIDs show 127.0.0.2 as ::ffff:127.0.0.2.
+        let address = self.address.map(|at| at.to_canonical());
+        Ok(Rule { device: self.device, address, what, when })
     }
 
     fn what(&self) -> Result<What, String> {
@@ -346,7 +348,8 @@ impl Raw {
             return Err("a packet that is sent names its destination alone: qpn, not qp".into());
         }
         let kind = self.packet.as_deref().map(PacketKind::of).transpose()?;
-        Ok(What::Packet { sent, qp, kind, peer: self.peer, act })
+        let peer = self.peer.map(|at| at.to_canonical());
+        Ok(What::Packet { sent, qp, kind, peer, act })
     }
 
     /// A key that the fault does not look at was written for nothing.

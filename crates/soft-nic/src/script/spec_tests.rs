@@ -149,6 +149,10 @@ fn what_makes_no_sense_says_why_and_where() {
             "delay = \"1h\" is not a time such as",
         ),
         (
+            "on = \"port\"\naction = \"down\"\nafter = \"7200s\"",
+            "after = \"7200s\" is not a time such as 500ns, 10us, 2.5ms or 1s, up to 3600s",
+        ),
+        (
             "on = \"device\"\naction = \"fatal\"",
             "on = \"device\" needs after; for one at a WQE take on = \"wqe\", action = \"device-fatal\"",
         ),
@@ -161,6 +165,16 @@ fn what_makes_no_sense_says_why_and_where() {
         let error = error(&fault(lines));
         assert!(error.starts_with("fault 1: ") && error.contains(what), "{lines}: {error}");
     }
+}
+
+#[test]
+fn addresses_may_stand_as_gids_show_them() {
+    let script = |before: &str| {
+        let named = format!("address = \"{before}127.0.0.2\"\npeer = \"{before}127.0.0.3\"");
+        let lines = format!("on = \"packet\"\naction = \"drop\"\ndirection = \"sent\"\n{named}");
+        fault(&lines).parse::<Script>().unwrap()
+    };
+    assert_eq!(script("::ffff:"), script(""));
 }
 
 #[test]

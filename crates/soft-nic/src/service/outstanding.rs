@@ -225,6 +225,7 @@ impl Outstanding {
 
     /// Reports it failed, and moves the queue pair to ERR.
     pub(crate) fn fail(&self, qp: &Qp, tally: &mut Tally, (syndrome, vendor): Failure) {
+        sends::forget(qp, self.source, self.position);
         tally.errors += 1;
         // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
         qp.set_error();
@@ -252,6 +253,7 @@ impl Outstanding {
 
     /// Reports it failed, of a queue pair that goes on.
     pub(crate) fn tell_failed(&self, qp: &Qp, tally: &mut Tally, (syndrome, vendor): Failure) {
+        sends::forget(qp, self.source, self.position);
         tally.errors += 1;
         let op = CqeOpcode::ReqErr;
         qp.complete(&Cqe::error(op, qp.qpn, self.counter, syndrome, vendor as u8));

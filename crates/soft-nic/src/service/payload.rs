@@ -88,9 +88,7 @@ impl<'a> Domain<'a> {
             if n == 8 { Ok(()) } else { Err(Vendor::Range) }
         })?;
         let place = place.ok_or(Vendor::Range)?;
-        if let Some(adversary) = &self.regions.adversary {
-            adversary.note_write(place.mem, place.offset, 8);
-        }
+        self.regions.land_under(place, 8); // what an atomic passes lies beside its word
         Ok(change(place))
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::adversary::sends;
 use crate::copy::Copiers;
 use crate::counters::Live;
 use crate::link::port::Port;
@@ -247,6 +248,7 @@ impl Requester {
             if matches!(posted.wqe, Err((_, Vendor::Overrun))) {
                 return Visit::Idle; // nothing that was posted with a credit
             }
+            sends::forget(&self.sq.qp, posted.source, self.sq.position());
             self.sq.consume(posted.source, posted.blocks);
             let (op, syndrome) = (CqeOpcode::ReqErr, Syndrome::WrFlush);
             let vendor = Vendor::Flush as u8;

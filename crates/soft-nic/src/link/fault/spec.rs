@@ -47,7 +47,7 @@ pub enum FaultsError {
 }
 
 pub(crate) const PERCENT: &str = "a percentage from 0% to 100%";
-pub(crate) const TIME: &str = "a time such as 500ns, 10us, 2.5ms or 1s";
+pub(crate) const TIME: &str = "a time such as 500ns, 10us, 2.5ms or 1s, up to 3600s";
 const RATE: &str = "a rate such as 800kB/s, 100MB/s or 1.5GB/s";
 const SEED: &str = "a number from 0 to 2^64 - 1";
 

@@ -260,6 +260,7 @@ impl Sending {
         posted: &Posted,
         (syndrome, vendor): (Syndrome, Vendor),
     ) {
+        sends::forget(&sq.qp, posted.source, sq.position());
         self.take(sq, posted.source, posted.blocks);
         cx.tally.errors += 1;
         let (op, qpn) = (CqeOpcode::ReqErr, sq.qp.qpn);

@@ -130,12 +130,13 @@ fn put_late(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Option<Result<(), 
 
 /// RDMA READ.
 pub(crate) fn read(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
-    if msg.wqe.bytes == 0 {
-        return permitted(qp, Right::RemoteRead);
-    }
-    let from = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteRead)?;
+    let from = match msg.wqe.bytes {
+        0 => permitted(qp, Right::RemoteRead).map(|()| None)?,
+        bytes => Some(reach(qp, regions, msg.remote(), bytes, Right::RemoteRead)?),
+    };
+    // It comes behind the queue pair's WRITEs, also where it fetches nothing.
     qp.land();
-    msg.scatter(from).map_err(|e| of_mem(qp, &e))
+    from.map_or(Ok(()), |from| msg.scatter(from).map_err(|e| of_mem(qp, &e)))
 }
 
 /// FETCH_ADD and CMP_SWAP: 8 bytes in the machine's order, or what masks say.
@@ -148,8 +149,8 @@ pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
     let at = reach(qp, regions, Remote { addr: word, ..remote }, 8, Right::RemoteAtomic)?;
     if let Some(adversary) = &regions.adversary {
         adversary.land_before_atomic(qp.qpn);
-        adversary.note_write(at.mem, at.offset, 8);
     }
+    regions.land_under(at, 8); // what it passes lies beside its word
     let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
     let old = match (masked, msg.wqe.opcode) {
         (Some((kind, masks)), _) => {

@@ -222,6 +222,8 @@ impl Responder {
             return Err(invalid(Vendor::Length));
         }
         reach(qp, domain, (from.rkey, from.addr), from.bytes, Right::RemoteRead)?;
+        // The response acknowledges the WRITEs before it, also one without data.
+        qp.land();
         qp.mark(Mark::Placed, 1, [self.expected.value().into(), from.bytes.into()]);
         self.respond(
             packets,
