@@ -19,7 +19,7 @@ use bellpush_mem::here::Here;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
 use crate::process::lock_until;
-use crate::rings::{LINGER_NS, MOST_LINGER_NS, Rings};
+use crate::rings::{LINGER_NS, MOST_LINGER_NS, NEXT_NS, Rings};
 use crate::trial::Trial;
 
 /// Steps in a row that a thread has which rang, as other threads ring as well; the engine's thread has the next.
@@ -235,17 +235,20 @@ impl Driver {
             return;
         }
         let now_ns = self.now_ns();
-        let lingers = may_linger && self.rings.answers.is_due() && self.rings.turns.has_rung();
+        let is_due = may_linger && self.rings.answers.is_due();
+        let lingers = is_due && self.rings.turns.has_rung();
         if lingers {
             // Before the step, whose packets may wake the engine's thread at once.
             self.empty.store(ENOUGH, Ordering::Relaxed);
             self.polled_ns.store(now_ns, Ordering::Relaxed);
+        } else if is_due {
+            // Another doorbell is expected. Where it does not come, the engine's thread does not stay out once more.
+            self.forget_polls();
         }
         self.lingers.store(lingers, Ordering::Relaxed);
         let Some(progress) = self.helper.step(now_ns) else {
             // Whoever is in a step looks again.
-            self.forget_polls();
-            return self.wake();
+            return self.leave_to_thread();
         };
         self.note(&progress, now_ns, false);
         if lingers {
@@ -266,7 +269,10 @@ impl Driver {
             if let Some(progress) = progress {
                 self.note(&progress, now_ns, false);
                 if progress.arrivals > 0 && !has_all {
-                    until_ns = (now_ns + LINGER_NS).min(start_ns + MOST_LINGER_NS);
+                    // The program could have what has come whole: more of it follows soon, or is not waited for.
+                    let is_whole = turns.has_any() && !progress.under_way;
+                    let more_ns = if is_whole { NEXT_NS } else { LINGER_NS };
+                    until_ns = (now_ns + more_ns).min(start_ns + MOST_LINGER_NS);
                 }
             }
             if !has_all && turns.has_all() {
@@ -274,8 +280,10 @@ impl Driver {
             }
             let is_over = now_ns >= until_ns;
             if has_all && !self.rings.is_outstanding() {
-                acknowledgements.paid();
-                acknowledgements.renew();
+                if acknowledgements.is_due() {
+                    acknowledgements.paid();
+                    acknowledgements.renew();
+                }
                 return answers.paid();
             }
             if has_all && (is_over || !acknowledgements.is_due()) {
@@ -285,11 +293,19 @@ impl Driver {
                 return answers.paid();
             }
             if is_over {
-                answers.in_vain();
-                self.forget_polls();
-                return self.wake();
+                match turns.has_any() {
+                    true => answers.paid(),
+                    false => answers.in_vain(),
+                }
+                return self.leave_to_thread();
             }
         }
+    }
+
+    /// What the calling thread does not look for is the engine's thread's.
+    pub fn leave_to_thread(&self) {
+        self.forget_polls();
+        self.wake();
     }
 
     fn forget_polls(&self) {
@@ -431,14 +447,14 @@ impl Drivers {
             driver.ring(turn == 0);
             let driver = Arc::downgrade(driver);
             drop(slot);
-            if driver.upgrade().is_none_or(|driver| driver.rings.count() == seen) {
+            let Some(driver) = driver.upgrade() else { return };
+            let is_last = driver.rings.count() == seen;
+            if turn > 0 && (is_last || turn + 1 == TURNS) {
+                driver.leave_to_thread(); // other threads' answers
+            }
+            if is_last {
                 return;
             }
-        }
-        if let Ok(slot) = slot.try_lock()
-            && let Some(driver) = slot.as_ref()
-        {
-            driver.wake();
         }
     }
 

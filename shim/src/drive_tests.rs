@@ -5,7 +5,7 @@ use bellpush_soft_nic::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
 };
 use bellpush_soft_nic::{SoftConfig, SoftNic};
-use bellpush_wire::roce::{Addresses, Bth, Envelope, Headers, Opcode, Operation, ROCE_PORT, Reth};
+use bellpush_wire::roce::{Addresses, AtomicEth, Bth, Envelope, Headers, Opcode, Operation, ROCE_PORT, Reth};
 use bellpush_wire::{Iova, Psn, Qpn, Rkey};
 
 use super::*;
@@ -59,11 +59,14 @@ impl<F: Fn(u32) -> Option<Operation> + Send> Link for Busy<F> {
         let Some(operation) = (self.has)(look) else { return Ok(0) };
         let mut packet = [0; 64];
         let mut headers = Headers::new(Bth::new(Opcode::rc(operation), Qpn(5), Psn::new(0)));
-        let is_read = operation == Operation::ReadRequest;
-        if is_read {
+        let is_fetch = !operation.has_payload();
+        if operation == Operation::ReadRequest {
             headers.ext.reth = Some(Reth { addr: Iova(0), rkey: Rkey(0), bytes: 8 });
+        } else if is_fetch {
+            let (addr, rkey) = (Iova(0), Rkey(0));
+            headers.ext.atomic = Some(AtomicEth { addr, rkey, swap_add: 1, compare: 0 });
         }
-        let bytes = headers.emit(if is_read { 0 } else { 8 }, &mut packet).finish(None);
+        let bytes = headers.emit(if is_fetch { 0 } else { 8 }, &mut packet).finish(None);
         let addresses = Addresses::new([127, 0, 0, 2].into(), [127, 0, 0, 1].into()).unwrap();
         let envelope = Envelope::new(addresses, ROCE_PORT);
         each(&Received { envelope, bytes: &packet[..bytes], checked: false });
@@ -135,13 +138,62 @@ fn who_rings_looks_on_after_the_last_of_several_doorbells() {
     assert!(looks_of_a_ring(&driver, &looks) > 2, "it waits for the end of a message");
 }
 
-/// What a peer reads is none of the program's affair.
+/// What a peer reads or adds to is none of the program's affair.
 #[test]
-fn a_read_of_the_peers_is_no_answer() {
-    let has = |look| Some(if look < 20 { Operation::ReadRequest } else { Operation::SendLast });
-    let (_nic, _engine, driver, looks) = on_a_link(has);
+fn what_a_peer_fetches_is_no_answer() {
+    for fetch in [Operation::ReadRequest, Operation::FetchAdd] {
+        let has = move |look| Some(if look < 20 { fetch } else { Operation::SendLast });
+        let (_nic, _engine, driver, looks) = on_a_link(has);
+        train(&driver, 1, 1);
+        assert_eq!(looks_of_a_ring(&driver, &looks), 21, "{fetch:?}");
+    }
+}
+
+/// A server's four clients once asked together; since then one of them takes its time, and the others need not wait.
+#[test]
+fn a_message_that_has_come_is_not_kept_for_one_that_may() {
+    const PAUSE: Duration = Duration::from_micros(500);
+    let shortest = (0..10).map(|_| {
+        let start = Instant::now();
+        let (_nic, _engine, driver, looks) = on_a_link(move |look| {
+            (look == 0 || start.elapsed() > PAUSE).then_some(Operation::SendOnly)
+        });
+        train(&driver, 1, 4);
+        let start = Instant::now();
+        looks_of_a_ring(&driver, &looks);
+        start.elapsed()
+    });
+    let shortest = shortest.min().unwrap();
+    assert!(shortest < Duration::from_nanos(LINGER_NS), "{shortest:?}");
+}
+
+/// The engine's thread would stay out for the other doorbell, and for the answer.
+#[test]
+fn a_doorbell_that_may_be_the_last_leaves_the_answer_to_the_thread() {
+    let (_nic, _engine, driver, looks) = on_a_link(|_| None);
+    let polls = || {
+        driver.empty.store(ENOUGH, Ordering::Relaxed);
+        driver.polled_ns.store(driver.now_ns() + 1_000_000_000, Ordering::Relaxed);
+        assert!(driver.is_polled(driver.now()));
+    };
+    train(&driver, 2, 1);
+    polls();
+    assert_eq!(looks_of_a_ring(&driver, &looks), 1);
+    assert!(!driver.is_polled(driver.now()));
+    polls();
+    driver.leave_to_thread();
+    assert!(!driver.is_polled(driver.now()));
+}
+
+#[test]
+fn acknowledgements_that_nobody_looked_for_do_not_pay() {
+    let (_nic, _engine, driver, looks) = on_a_link(|_| Some(Operation::SendOnly));
+    let acknowledgements = &driver.rings.acknowledgements;
+    (0..4).for_each(|_| acknowledgements.in_vain());
     train(&driver, 1, 1);
-    assert_eq!(looks_of_a_ring(&driver, &looks), 21);
+    looks_of_a_ring(&driver, &looks);
+    (0..2).for_each(|_| acknowledgements.came_soon());
+    assert!(!acknowledgements.is_due(), "it was in vain, and takes four now");
 }
 
 /// A packet at each of the first looks hides whether messages are unacknowledged.

@@ -19,8 +19,10 @@ use crate::turns::Turns;
 /// Doorbells in a row that the engine's thread found, with no post through libibverbs in between, from which
 /// on a program rings by itself.
 const ENOUGH: u32 = 4;
-/// How long whoever rings looks on for an answer at most, and for more of it; and for all of it.
+/// How long whoever rings looks on for an answer at most, and for more of a message; for the next message of an answer,
+/// which a peer sends at once; and for all of it.
 pub const LINGER_NS: u64 = 50_000;
+pub const NEXT_NS: u64 = 20_000;
 pub const MOST_LINGER_NS: u64 = 20 * LINGER_NS;
 /// An answer that came so long after the doorbell would perhaps have come in time if it had been looked for.
 const SOON_NS: u64 = 200_000;
@@ -52,7 +54,8 @@ pub struct Rings {
     pub turns: Turns,
     /// When the last message came.
     answered_ns: AtomicU64,
-    /// Messages are unacknowledged, each of which has a timer.
+    /// Messages are unacknowledged, as far as their timers tell: one without a timer is not waited for, and timers of a
+    /// link's or a CQ's own count as well.
     outstanding: AtomicBool,
     /// Doorbells without an answer.
     streak: AtomicU32,

@@ -65,9 +65,9 @@ impl Idle {
 /// How long the thread stays out at a time while the program polls: longer and longer. The last is what a
 /// program waits at most, beyond [`Driver::is_polled`]'s patience, that polled and then looks at its memory alone.
 const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
-/// The last while the program only looks on after its doorbells, and is not sure to have its answer then: what is none
-/// waits so long.
-const OUT_FOR_ANSWERS: Duration = Duration::from_micros(80);
+/// The last while the program only looks on after its doorbells: what is no answer waits so long. The second where it has
+/// had its answer then for a while: each time the thread looks costs the program some 20 us of its core.
+const OUT_FOR_ANSWERS: [Duration; 2] = [Duration::from_micros(80), Duration::from_micros(200)];
 /// How long the thread looks for the next packet of a message that is coming in over shared memory. Nothing wakes it for
 /// that, and a rest is as long as a sender takes for all that may be on its way. Sockets wake it.
 const UNDER_WAY: Duration = Duration::from_micros(20);
@@ -233,8 +233,8 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
             } else {
                 driver.stay_out(out);
             }
-            let may_miss = driver.only_lingers() && !driver.rings.answers.is_steady();
-            let most = if may_miss { OUT_FOR_ANSWERS } else { OUT[1] };
+            let is_steady = usize::from(driver.rings.answers.is_steady());
+            let most = if driver.only_lingers() { OUT_FOR_ANSWERS[is_steady] } else { OUT[1] };
             out = (2 * out).min(most);
             now = driver.now();
             continue;

@@ -400,6 +400,9 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
         if !stands && !slot.open(page) && !done {
             return false;
         }
+        if !done {
+            driver.leave_to_thread();
+        }
         rings && done
     };
     if !done {
@@ -413,7 +416,7 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
         let in_handler = mask != 0;
         marked::seen(mask);
         if in_handler || cancel::is_at_once() || STACK_BUSY.swap(true, Ordering::Acquire) {
-            (*slot.driver.load(Ordering::Acquire)).wake();
+            (*slot.driver.load(Ordering::Acquire)).leave_to_thread();
             return true;
         }
     }

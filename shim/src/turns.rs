@@ -48,6 +48,11 @@ impl Turns {
         self.rings.load(Ordering::Relaxed) >= self.behind_this().load(Ordering::Relaxed) >> 8
     }
 
+    /// Whether any message of this turn's has come.
+    pub fn has_any(&self) -> bool {
+        self.messages.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether as many messages have come as it is expected to wait for.
     pub fn has_all(&self) -> bool {
         let expected = self.behind_this().load(Ordering::Relaxed) & 0xff;

@@ -161,6 +161,28 @@ fn a_queue_pair_that_is_to_drain_says_when_it_has() {
     assert_eq!(p.sent().len(), 1);
 }
 
+/// Of a long READ each part of 32 packets ends as a message does; a program has it with its CQE.
+#[test]
+fn an_engine_counts_what_a_program_can_see() {
+    let mut p = pair(&Change { path_mtu: Mtu::new(1024), ..Change::default() });
+    let mut messages = |opcode, bytes| {
+        let wr = SendWr::new(opcode).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+        p.a.host.send(&wr.payload(&[p.a.buf.data(0, bytes)])).unwrap();
+        let mut seen = [0; 2];
+        for _ in 0..400 {
+            p.now_ns += 1_000;
+            for (seen, engine) in seen.iter_mut().zip(&mut p.engines) {
+                *seen += engine.step(p.now_ns).messages;
+            }
+        }
+        seen
+    };
+    assert_eq!(messages(Opcode::RdmaRead, 100 << 10), [1, 0]);
+    assert_eq!(messages(Opcode::RdmaRead, 8), [1, 0]);
+    assert_eq!(messages(Opcode::AtomicFa, 8), [1, 0]);
+    assert_eq!(messages(Opcode::RdmaWrite, 100 << 10), [0, 1]);
+}
+
 /// Who drives the engine looks on then.
 #[test]
 fn an_engine_says_whether_more_of_a_message_is_to_come() {

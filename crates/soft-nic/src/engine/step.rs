@@ -155,7 +155,8 @@ impl Queues {
                     let is_part = operation == Operation::ReadRequest && asked >= LONG_READ;
                     let ends = operation.position().ends();
                     cx.tally.under_way = is_part || !ends;
-                    cx.tally.messages += u64::from(ends && operation != Operation::ReadRequest);
+                    let is_seen = operation.is_send() || operation.is_write();
+                    cx.tally.messages += u64::from(ends && is_seen);
                 }
             }
             if opcode == Opcode::CNP {

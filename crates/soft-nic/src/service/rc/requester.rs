@@ -483,6 +483,7 @@ impl Requester {
             return self.fail(sq, cx, failure);
         }
         message.got += 1;
+        cx.tally.messages += u64::from(message.got == message.packets);
         let next = message.first.plus(message.got);
         if part_ends {
             self.reads = self.reads.saturating_sub(1);
