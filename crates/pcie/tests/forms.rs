@@ -241,6 +241,27 @@ fn virtual_functions_are_told() {
     assert_eq!(t.node(t.find("0000:3b:00.2").unwrap()).relaxed_ordering, None);
 }
 
+/// A hypervisor's GPUs are those that nvidia-smi numbers, and a guest's are what it was given.
+#[test]
+fn virtual_functions_of_a_gpu_are_none_beside_it() {
+    let gpu = |function: u32| {
+        format!("3b:00.{function} 3D controller [0302]: NVIDIA Corporation GA100 [10de:20f1]\n")
+    };
+    let capability = "\tCapabilities: [bcc v1] Single Root I/O Virtualization (SR-IOV)\n\
+        \t\tInitial VFs: 16, Total VFs: 16, Number of VFs: 2, Function Dependency Link: 00\n\
+        \t\tVF offset: 4, stride: 1, Device ID: 20f1\n";
+    let guest = [gpu(4), gpu(5)].concat();
+    let count = |text: &str| {
+        let capture = from_lspci(text).unwrap();
+        let tree = Tree::new(&capture);
+        let t = tree.topology("t", Some(22.0)).unwrap();
+        let given = assign(&tree).len();
+        (capture.of_kind(Kind::Gpu).len(), t.of_kind(Kind::Gpu).len(), given)
+    };
+    assert_eq!(count(&format!("{}{capability}{guest}", gpu(0))), (1, 1, 1));
+    assert_eq!(count(&guest), (2, 2, 2));
+}
+
 #[test]
 fn refusals_name_the_line() {
     let refused = |text: &str| from_lspci(text).unwrap_err().to_string();

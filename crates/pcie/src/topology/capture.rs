@@ -307,7 +307,14 @@ impl Capture {
 
     /// Functions of one kind, by address, which is nvidia-smi's order of GPUs.
     pub fn of_kind(&self, kind: Kind) -> Vec<Address> {
-        self.functions().filter(|f| f.kind() == Some(kind)).map(|f| f.address).collect()
+        self.functions().filter(|f| self.kind_of(f) == Some(kind)).map(|f| f.address).collect()
+    }
+
+    /// What a function counts as. A GPU's virtual functions are guests', and nvidia-smi numbers none of them beside
+    /// their physical one; in a guest, which has them alone, they are its GPUs.
+    pub(super) fn kind_of(&self, f: &Function) -> Option<Kind> {
+        let is_own = |kind: &Kind| *kind != Kind::Gpu || self.physical(f.address) == f.address;
+        f.kind().filter(is_own)
     }
 
     /// Adds what another capture of the same machine shows; where both show it, the first counts.

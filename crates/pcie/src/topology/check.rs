@@ -192,7 +192,8 @@ pub fn write_fans(tree: &Tree<'_>) -> Vec<WriteFan> {
 /// What a capture does not show of what a topology is made of, a sentence each.
 pub fn unknowns(tree: &Tree<'_>) -> Vec<String> {
     let capture = tree.capture();
-    let wanted: Vec<&Function> = capture.functions().filter(|f| f.kind().is_some()).collect();
+    let wanted: Vec<&Function> =
+        capture.functions().filter(|f| capture.kind_of(f).is_some()).collect();
     let mut out = Vec::new();
     let named = capture.functions().any(|f| f.class.is_some() || !f.name.is_empty());
     if !named {

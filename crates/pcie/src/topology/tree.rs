@@ -248,7 +248,7 @@ impl<'a> Tree<'a> {
         let mut sockets = BTreeSet::new();
         let mut counts = BTreeMap::new();
         for f in self.capture.functions() {
-            let Some(kind) = f.kind() else { continue };
+            let Some(kind) = self.capture.kind_of(f) else { continue };
             let numa = self.numa(f.address);
             let socket = numa.map_or_else(|| "s?".to_owned(), |n| format!("s{n}"));
             if sockets.insert(numa) {
