@@ -128,6 +128,20 @@ fn device(tree: &Tree<'_>, f: &Function) -> String {
     text
 }
 
+const REDIRECTS: &str = "ACS redirects peer traffic upwards";
+
+/// At how many of its downstream ports a switch redirects: ACS is each port's own.
+fn redirecting(tree: &Tree<'_>, upstream: Address) -> String {
+    let ports: Vec<Option<bool>> = tree.downstream(upstream).map(|f| f.redirects).collect();
+    let count = |acs: Option<bool>| ports.iter().filter(|own| **own == acs).count();
+    let (own, hidden, all) = (count(Some(true)), count(None), ports.len());
+    match (own == all, hidden) {
+        (true, _) => REDIRECTS.to_owned(),
+        (false, 0) => format!("ACS redirects at {own} of {all} ports"),
+        (false, _) => format!("ACS redirects at {own} of {all} ports, unknown at {hidden}"),
+    }
+}
+
 fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
     let mut seen: Vec<(Address, Port)> = devices.iter().flat_map(|&a| tree.ports(a)).collect();
     seen.sort_by_key(|&(a, _)| a);
@@ -139,10 +153,11 @@ fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
             Port::Root => f.redirects,
             _ => continue,
         };
-        let acs = match redirects {
-            Some(true) => "ACS redirects peer traffic upwards",
-            Some(false) => "ACS redirects nothing",
-            None => "ACS unknown",
+        let acs = match (redirects, port) {
+            (Some(true), Port::Upstream) => redirecting(tree, a),
+            (Some(true), _) => REDIRECTS.to_owned(),
+            (Some(false), _) => "ACS redirects nothing".to_owned(),
+            (None, _) => "ACS unknown".to_owned(),
         };
         if port == Port::Root {
             let _ = writeln!(out, "root port {a}  {acs}");

@@ -482,6 +482,28 @@ fn sysfs_acs_and_missing_tree() {
     assert!(missing.contains("bus/pci/devices"), "{missing}");
 }
 
+/// What comes in by a port that does not redirect is turned inside the switch, whatever its other ports do.
+#[test]
+fn acs_of_a_capture_is_each_ports_own() {
+    let dir = tempfile::tempdir().unwrap();
+    fake_machine(dir.path(), false);
+    let third = "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:02.0";
+    function(dir.path(), third, "0x060400\n", 6, 0, true);
+    function(dir.path(), &format!("{third}/0000:05:00.0"), "0x030200\n", 0, 0, false);
+    let capture = capture_sysfs(dir.path()).unwrap();
+    let tree = Tree::new(&capture);
+    let t = tree.topology("t", Some(22.0)).unwrap();
+    let find = |id: &str| t.find(id).unwrap();
+    let (spared, nic, redirected) =
+        (find("0000:03:00.0"), find("0000:04:00.0"), find("0000:05:00.0"));
+    assert_eq!(t.route(spared, nic).redirect, None);
+    assert_eq!(t.route(nic, spared).redirect, None);
+    assert_eq!(t.route(nic, redirected).redirect, None);
+    assert_eq!(t.route(redirected, nic).redirect, Some(Redirect::Port(redirected)));
+    let text = survey_text(&tree, None);
+    assert!(text.contains("3 downstream ports, ACS redirects at 1 of 3 ports\n"), "{text}");
+}
+
 /// Names are the file's: of a terminal they move nothing.
 #[test]
 fn drawings_have_no_control_characters_of_names() {

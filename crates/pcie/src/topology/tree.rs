@@ -235,6 +235,16 @@ impl<'a> Tree<'a> {
         (!ports.is_empty() && !ports.contains(&None)).then_some(false)
     }
 
+    /// Whether ACS of the switch's port right above a function redirects, where that is not what its switch has in
+    /// [`Tree::redirects`]: each downstream port has its own (PCIe base specification 6.12).
+    fn port_acs(&self, address: Address) -> Option<bool> {
+        let ports = self.ports(address);
+        let (&(port, kind), above) = ports.split_last()?;
+        let &(switch, _) = above.last().filter(|above| above.1 == Port::Upstream)?;
+        let own = self.capture.get(port)?.redirects.filter(|_| kind == Port::Downstream)?;
+        (own != (self.redirects(switch) == Some(true))).then_some(own)
+    }
+
     /// The topology of the GPUs and NICs, which are called GPU0, NIC0 and so on by address. Each NUMA node is a socket; a
     /// machine whose capture shows none has one, `s?`. `socket_gb_per_s` is the bandwidth of peer traffic between two CPU
     /// packages, GB/s, which no capture shows; `None`: unknown.
@@ -283,6 +293,7 @@ impl<'a> Tree<'a> {
             *count += 1;
             node.model = self.describe(f, link);
             node.link_origin = self.origin(f);
+            node.port_acs = self.port_acs(f.address);
             // A virtual function has its physical one's, whatever its own register says.
             let own = !self.capture.is_virtual(f.address);
             node.relaxed_ordering = f.relaxes.filter(|_| own);
@@ -305,6 +316,7 @@ impl<'a> Tree<'a> {
             _ => function.and_then(|f| f.redirects),
         };
         node.acs = redirects == Some(true);
+        node.port_acs = self.port_acs(bridge);
         let chip = function.and_then(identity::switch_chip).filter(|_| kind == Kind::Switch);
         node.model = chip.unwrap_or_default();
     }
