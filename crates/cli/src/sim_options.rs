@@ -4,7 +4,7 @@ use std::error::Error;
 
 use bellpush::pcie::sim::{
     Axis, Cause, Compared, MOST_TRANSMISSIONS, Params, PathModel, Question, TestBedSpec,
-    has_part_in_flows, has_part_in_operation, has_part_in_rows, transmissions,
+    check_steps, has_part_in_flows, has_part_in_operation, has_part_in_rows, transmissions,
 };
 use bellpush::pcie::topology::{Kind, Knob, Topology};
 
@@ -177,7 +177,8 @@ impl SimArgs {
         }
     }
 
-    /// Refuses more operations, or GPUs of --scale, than are simulated in a few minutes.
+    /// Refuses more operations, or GPUs of --scale, than are simulated in a few minutes, and
+    /// operations of too many steps.
     ///
     /// # Errors
     /// One line with both numbers; a device that a topology does not have.
@@ -206,7 +207,17 @@ impl SimArgs {
             }
         }
         let simulates = mode.simulates(paths, self.in_flight());
-        if simulates.is_empty() {
+        let cases: Vec<(PathModel, u32)> = match mode {
+            Mode::Scale => {
+                let of = |path: PathModel| SCALED.map(|(bytes, _)| (path, bytes));
+                SCALED_PATHS.into_iter().flat_map(of).collect()
+            }
+            _ => simulates
+                .iter()
+                .flat_map(|&(path, ..)| sizes.iter().map(move |&bytes| (path, bytes)))
+                .collect(),
+        };
+        if cases.is_empty() {
             return Ok(());
         }
         let mut tlps = 0.0;
@@ -215,6 +226,10 @@ impl SimArgs {
             let gpu = pick(topology, self.gpu.as_ref(), Kind::Gpu)?;
             let nic = pick(topology, self.nic.as_ref(), Kind::Nic)?;
             let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: self.seed() };
+            for &(path, bytes) in &cases {
+                let checked = check_steps(spec, path, bytes);
+                checked.map_err(|e| format!("{} of {bytes} B: {e}", path.name()))?;
+            }
             for &(path, in_flight, times) in &simulates {
                 let of = |&bytes: &u32| transmissions(spec, path, bytes, in_flight);
                 tlps += f64::from(times) * sizes.iter().map(of).sum::<f64>();

@@ -58,6 +58,13 @@ fn odd_commands_are_refused_in_one_line() {
     file("alone.json", &result(1));
     let flow = ["--topology", "same-switch", "--flows", "gpu0>nic0"];
     let with = |more: &[&'static str]| [&["sim"], &flow[..], more].concat();
+    let one = |topology: &'static str, path: &'static str, more: &[&'static str]| {
+        [&["sim", "--topology", topology, "--path", path], more].concat()
+    };
+    let small = ["--sizes", "1MiB", "--set", "inband_data_bytes=1"];
+    let small_what = ["--sizes", "1MiB", "--what", "inband_data_bytes=1"];
+    let large = ["--sizes", "16MiB", "--set", "inband_data_bytes=16"];
+    let segments = ["--sizes", "16MiB", "--set", "window_kib=8"];
     for (args, said) in [
         (vec!["topo", "nowhere"], "No such file"),
         (vec!["sim", "--topology", "slow.toml", "--flows", "g>s"], "must be from 0.001 to 1000000"),
@@ -105,6 +112,11 @@ fn odd_commands_are_refused_in_one_line() {
             ],
             "--flows: ",
         ),
+        (one("same-switch", "push/inband", &small), "push/inband of 1048576 B: over 65535 steps"),
+        (one("same-switch", "push/inband", &small_what), "over 65535 steps"),
+        (one("same-switch", "push/inband", &large), "over 65535 steps"),
+        (one("desktop", "push/kernel", &segments), "over 65535 steps"),
+        (vec!["sim", "--scale", "8", "--set", "inband_data_bytes=1"], "over 65535 steps"),
         (with(&["--set", "acs=nan"]), "on or off"),
         (with(&["--set", "gen=5.5"]), "1 to 6"),
         (with(&["--set", "acs=on", "--set", "acs=off"]), "stands twice"),

@@ -120,7 +120,7 @@ pub use study::{
 };
 
 pub use what::{Axis, Known, MOST_COMBINATIONS, Question, WhatError};
-pub use work::{MOST_TRANSMISSIONS, transmissions};
+pub use work::{MOST_TRANSMISSIONS, check_steps, transmissions};
 
 use calendar::Calendar;
 use fabric::Fabric;
@@ -291,6 +291,9 @@ pub enum SimError {
         /// Destination.
         to: u32,
     },
+    /// An operation has more steps than a program can have.
+    #[error("over 65535 steps: smaller sizes, or larger window_kib or inband_data_bytes")]
+    TooManySteps,
 }
 
 /// Peer traffic that a root complex forwards.

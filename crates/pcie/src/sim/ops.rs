@@ -141,7 +141,7 @@ pub(super) fn runs(bytes: u32, in_flight: u32) -> u64 {
 /// An operation of one path and size, ready to run.
 pub(super) struct Operation {
     bed: TestBed,
-    program: Program,
+    pub(super) program: Program,
     window: u32,
     slots: Slots,
 }

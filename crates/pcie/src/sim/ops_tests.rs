@@ -28,6 +28,19 @@ fn every_path_runs_on_every_builtin_that_has_it() {
     assert!(desktop.is_ok(), "posted writes pass: {desktop:?}");
 }
 
+/// A program counts its steps in 16 bits. Small lines make many chunks of a message, and a small window many segments.
+#[test]
+fn operations_of_too_many_steps_are_refused() {
+    let refused = Err(SimError::TooManySteps);
+    let lines = |bytes: f64| Params { inband_data_bytes: bytes, ..Params::default() };
+    assert_eq!(ns("same-switch", PathModel::PushInband, 1 << 20, &lines(1.0)), refused);
+    assert_eq!(ns("same-switch", PathModel::PushInband, 16 << 20, &lines(16.0)), refused);
+    assert!(ns("same-switch", PathModel::PushInband, 64 << 10, &lines(1.0)).is_ok());
+    let window = Params { window_kib: 8.0, ..Params::default() };
+    // 16 steps and more of each of 4096 segments: two more than there can be.
+    assert_eq!(ns("desktop", PathModel::PushKernel, 16 << 20, &window), refused);
+}
+
 #[test]
 fn the_fence_is_what_makes_push_lose() {
     let p = Params::default();

@@ -4,7 +4,11 @@
 //! window of instances at once, so that the steps of different operations overlap as they do on
 //! hardware.
 
+use super::SimError;
 use super::channel::Ps;
+
+/// Most tasks of a program: they are counted in 16 bits.
+const MOST_TASKS: usize = u16::MAX as usize;
 
 /// Index of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,17 +122,23 @@ pub struct Program {
     pub(super) tasks: Vec<Task>,
     /// Bytes that one run delivers, for the bandwidth.
     pub bytes: u64,
+    /// Whether tasks were left out, beyond the most.
+    is_too_long: bool,
 }
 
 impl Program {
     /// An empty program that delivers `bytes` per run.
     pub fn new(bytes: u64) -> Self {
-        Self { tasks: Vec::new(), bytes }
+        Self { tasks: Vec::new(), bytes, is_too_long: false }
     }
 
-    /// Adds a task that starts after `after`.
+    /// Adds a task that starts after `after`. Beyond 65535 tasks none is added, and the program does not run.
     pub fn task(&mut self, step: Step, after: &[TaskId]) -> TaskId {
-        let id = TaskId(u16::try_from(self.tasks.len()).expect("a program has under 65536 tasks"));
+        if self.tasks.len() == MOST_TASKS {
+            self.is_too_long = true;
+            return TaskId(u16::MAX - 1);
+        }
+        let id = TaskId(self.tasks.len() as u16);
         for &TaskId(before) in after {
             self.tasks[before as usize].then.push(id.0);
         }
@@ -136,6 +146,11 @@ impl Program {
         let (then, mark, segment, is_first) = (Vec::new(), None, None, false);
         self.tasks.push(Task { step, route: 0, waits_for, then, mark, segment, is_first });
         id
+    }
+
+    /// Refuses a program that has not all of its tasks.
+    pub(super) fn check(&self) -> Result<(), SimError> {
+        if self.is_too_long { Err(SimError::TooManySteps) } else { Ok(()) }
     }
 
     /// Slots of a ring that one run takes.

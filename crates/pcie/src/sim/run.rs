@@ -67,6 +67,7 @@ impl Sim {
         self.unsteady = loads.len();
         self.running.clear();
         for mut load in loads {
+            load.program.check()?;
             for i in 0..load.program.tasks.len() {
                 let ends = match load.program.tasks[i].step {
                     Step::Write { from, to, .. } => {

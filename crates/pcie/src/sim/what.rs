@@ -11,8 +11,9 @@ use super::parallel::{in_order, in_parallel};
 use super::params::short;
 use super::part::{knob_has_part_in_computed, knob_has_part_in_flows};
 use super::{
-    Flow, Layout, MOST_TRANSMISSIONS, Params, PathModel, Prediction, SweepRow, TestBedSpec,
-    has_part_in_flows, has_part_in_operation, knob_has_part_in_operation, sweep, transmissions,
+    Flow, Layout, MOST_TRANSMISSIONS, Params, PathModel, Prediction, SimError, SweepRow,
+    TestBedSpec, has_part_in_flows, has_part_in_operation, knob_has_part_in_operation, sweep,
+    transmissions,
 };
 use crate::topology::{Knob, Topology};
 
@@ -51,6 +52,16 @@ pub enum WhatError {
     /// More combinations than one question may have.
     #[error("more than {MOST_COMBINATIONS} combinations")]
     TooMany,
+    /// An operation that is not simulated.
+    #[error("{} of {bytes} B: {source}", .path.name())]
+    Operation {
+        /// Its path.
+        path: PathModel,
+        /// Its size.
+        bytes: u32,
+        /// Why not.
+        source: SimError,
+    },
     /// More simulated transfers than one question may have.
     #[error(
         "{tlps:.1e} TLP transmissions to simulate: at most {MOST_TRANSMISSIONS:.0e}; fewer combinations, paths, sizes or operations in flight"
@@ -323,8 +334,8 @@ impl Question {
     /// `known`.
     ///
     /// # Errors
-    /// A value that the number cannot have; more to simulate than a question may have, whatever is
-    /// known.
+    /// A value that the number cannot have; an operation of too many steps; more to simulate than a
+    /// question may have, whatever is known.
     pub fn answer(
         &self,
         spec: TestBedSpec<'_>,
@@ -344,6 +355,7 @@ impl Question {
             let (spec, (path, bytes)) = bed(job);
             key(spec, path, bytes, in_flight)
         });
+        let keys = keys.into_iter().collect::<Result<Vec<u128>, WhatError>>()?;
         // The first job of each key is simulated.
         let mut seen: HashSet<u128> = HashSet::new();
         let firsts: Vec<usize> = (0..jobs).filter(|&job| seen.insert(keys[job])).collect();
@@ -401,17 +413,25 @@ pub struct Known {
 }
 
 /// What an operation's row depends on, alone and with others in flight.
-fn key(spec: TestBedSpec<'_>, path: PathModel, bytes: u32, in_flight: u32) -> u128 {
-    let imprint = match path.carries(bytes) {
-        true => Operation::new(spec, Layout::Best, path, bytes, in_flight).imprint_at_once(),
-        false => String::new(),
-    };
+fn key(
+    spec: TestBedSpec<'_>,
+    path: PathModel,
+    bytes: u32,
+    in_flight: u32,
+) -> Result<u128, WhatError> {
+    let mut imprint = String::new();
+    if path.carries(bytes) {
+        let operation = Operation::new(spec, Layout::Best, path, bytes, in_flight);
+        let checked = operation.program.check();
+        checked.map_err(|source| WhatError::Operation { path, bytes, source })?;
+        imprint = operation.imprint_at_once();
+    }
     let hash = |salt: u8| {
         let mut hasher = DefaultHasher::new();
         (salt, path, bytes, spec.seed, &imprint).hash(&mut hasher);
         u128::from(hasher.finish())
     };
-    hash(0) << 64 | hash(1)
+    Ok(hash(0) << 64 | hash(1))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn what_is_shared_is_equal() {
         let own = TestBedSpec { topology, params, ..spec };
         assert_eq!(rows, sweep(own, &paths, &sizes, 8));
         for (path, bytes) in rows.iter().map(|r| (r.path, r.bytes)) {
-            keys.insert(key(own, path, bytes, 8));
+            keys.insert(key(own, path, bytes, 8).unwrap());
         }
     }
     // Of 260 operations; push/inband reads nothing, so it is simulated twice a size.

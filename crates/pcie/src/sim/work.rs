@@ -1,11 +1,22 @@
 //! How much there is to simulate: TLP transmissions, which take the time.
 
 use super::build::{ANSWER_BYTES, MTU_BYTES};
-use super::ops::runs;
-use super::{Params, PathModel, TestBedSpec};
+use super::ops::{Operation, runs};
+use super::{Layout, Params, PathModel, SimError, TestBedSpec};
 
 /// Most TLP transmissions of one command: a minute or two of one core.
 pub const MOST_TRANSMISSIONS: f64 = 4e8;
+
+/// Refuses an operation of more steps than [`predict`](super::predict) can simulate.
+///
+/// # Errors
+/// [`SimError::TooManySteps`].
+pub fn check_steps(spec: TestBedSpec<'_>, path: PathModel, bytes: u32) -> Result<(), SimError> {
+    if !path.carries(bytes) {
+        return Ok(());
+    }
+    Operation::new(spec, Layout::Best, path, bytes, 1).program.check()
+}
 
 /// TLP transmissions, each hop counted, that [`predict`](super::predict) simulates of a path and
 /// size, within a factor of two and a half; 0 where the path does not carry the size. It knows the
