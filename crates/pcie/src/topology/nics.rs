@@ -43,8 +43,12 @@ const fn none(name: &'static str) -> NicFamily {
 /// Driver of the NICs whose queues the library writes.
 const MLX5: &str = "mlx5";
 
-/// The families; a name that is part of another stands behind it.
+/// The families; a name that is part of another stands behind it, and so does what is inside another: the ConnectX of
+/// a BlueField.
 pub const NIC_FAMILIES: &[NicFamily] = &[
+    mlx5_halved("BlueField-3", 400),
+    mlx5_halved("BlueField-2", 200),
+    mlx5("BlueField", 100),
     rdma("ConnectX-3", "mlx4", 56),
     mlx5("Connect-IB", 56),
     mlx5("ConnectX-4 Lx", 50),
@@ -54,9 +58,6 @@ pub const NIC_FAMILIES: &[NicFamily] = &[
     mlx5("ConnectX-6", 200),
     mlx5_halved("ConnectX-7", 400),
     mlx5_halved("ConnectX-8", 800),
-    mlx5_halved("BlueField-3", 400),
-    mlx5_halved("BlueField-2", 200),
-    mlx5("BlueField", 100),
     rdma("Ethernet Controller E810", "irdma", 100),
     rdma("Ethernet Connection X722", "irdma", 10),
     rdma("OneConnect NIC (Skyhawk)", "ocrdma", 40),
@@ -223,6 +224,10 @@ mod tests {
             assert_eq!((family.driver, family.is_mlx5()), (driver, driver == Some("mlx5")));
             assert_eq!(family.has_rdma, driver.is_some(), "{name}");
         }
+        // By the card, not by the ConnectX inside, which has the rate on each of two ports.
+        let two = |name: &str| nic_family(name).unwrap().gbps_of_two;
+        assert_eq!(two("MT42822 BlueField-2 integrated ConnectX-6 Dx"), Some(100));
+        assert_eq!(two("Mellanox Technologies MT2892 Family [ConnectX-6 Dx]"), None);
         assert_eq!(nic_family("ThunderX network interface"), None);
         for (vendor, device, name) in IDS {
             assert!(nic_family(name).is_some(), "{vendor:04x}:{device:04x}");
