@@ -9,10 +9,14 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::plan::MAX_MESSAGE_BYTES;
+
 /// Byte that fills a destination before a round.
 pub const POISON: u8 = 0xa5;
 const POISON_WORD: u64 = u64::from_ne_bytes([POISON; 8]);
-const WORD_BITS: u32 = 24;
+/// Bits of a word's number; the others are the message's, of which an hour does not send 2³⁷.
+const WORD_BITS: u32 = 27;
+const _: () = assert!(MAX_MESSAGE_BYTES / 8 <= 1 << WORD_BITS);
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Source of the messages' bytes.
@@ -268,6 +272,15 @@ mod tests {
         let mut bytes = message(tags, 3, 64);
         bytes.copy_within(0..8, 8);
         assert_eq!(Payload::Tags(tags).look(3, 10, &bytes), Found::Overwritten);
+    }
+
+    #[test]
+    fn every_word_of_the_longest_message_has_a_tag_of_its_own() {
+        let (tags, last) = (Tags::new(1), MAX_MESSAGE_BYTES / 8 - 1);
+        assert_ne!(tags.mix(1, 1 << 24), tags.mix(1, 0));
+        for at in [(0, 0), (1, 1 << 24), (1, last), ((1 << 37) - 1, last)] {
+            assert_eq!(tags.unmix(tags.mix(at.0, at.1)), at);
+        }
     }
 
     #[test]
