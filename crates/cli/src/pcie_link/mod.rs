@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellpush::gpu::{Executor, Gpu};
+use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
     CALIBRATION, Calibration, Machine, Params, Probe, Target, calibrate, predict_probe,
 };
 use bellpush::pcie::tlp::{Gen, LinkSpeed, Mps};
-use bellpush::pcie::topology::{PcieLink, RawLink, Topology, from_sysfs};
+use bellpush::pcie::topology::{LinkOrigin, PcieLink, RawLink, Topology, from_sysfs};
 use bellpush_cli::link_limits as limits;
 use bellpush_cli::report::{Nic, machine};
 use serde_json::{Value, json};
@@ -313,14 +314,14 @@ fn peer_of(gpu: &Arc<Gpu>, wanted: Option<&str>) -> Result<Option<Arc<Gpu>>, Cli
 /// The GPU's PCIe link, and the source of this information.
 fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliError> {
     let (link, source) = match sysfs_link(gpu) {
-        Some(link) => (
+        Some((link, origin)) => (
             RawLink {
                 generation: link.speed.generation().number(),
                 lanes: link.speed.lanes(),
                 mps: link.mps.bytes(),
                 mrrs: link.mrrs.bytes(),
             },
-            "sysfs",
+            source_of(origin),
         ),
         None => (RawLink::new(5, 16), "assumed: sysfs does not show the GPU"),
     };
@@ -346,10 +347,21 @@ fn link_given(
     Ok((link, source))
 }
 
-fn sysfs_link(gpu: &Gpu) -> Option<PcieLink> {
+fn sysfs_link(gpu: &Gpu) -> Option<(PcieLink, LinkOrigin)> {
     let pci = gpu.describe().pci.as_deref()?;
     let topology = from_sysfs(FsPath::new("/sys"), None).ok()?;
-    topology.node(topology.find(pci)?).link
+    let node = topology.node(topology.find(pci)?);
+    Some((node.link?, node.link_origin))
+}
+
+/// What sysfs says of the link. Who is not root sees no MPS.
+fn source_of(origin: LinkOrigin) -> &'static str {
+    match (origin.speed == Origin::Read, origin.mps == Origin::Read) {
+        (true, true) => "sysfs",
+        (true, false) => "sysfs; MPS assumed: root sees it, or --mps",
+        (false, true) => "sysfs; fastest link unknown: as it is now, or --gen and --lanes",
+        (false, false) => "sysfs; fastest link unknown and MPS assumed: --gen, --lanes, --mps",
+    }
 }
 
 /// The machine and the build; no NIC and no randomness is involved here.
@@ -454,5 +466,21 @@ impl<'a> Printer<'a> {
             values::put(path, &(text + "\n"), &mut std::io::stdout())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An MPS that nobody read is not said to be sysfs'.
+    #[test]
+    fn what_is_assumed_of_a_link_is_said() {
+        let of = |speed, mps| source_of(LinkOrigin { speed, mps, mrrs: Origin::Assumed });
+        assert_eq!(of(Origin::Read, Origin::Read), "sysfs");
+        let assumed = of(Origin::Read, Origin::Assumed);
+        assert!(assumed.contains("MPS assumed") && assumed.contains("--mps"), "{assumed}");
+        assert!(of(Origin::Assumed, Origin::Read).contains("as it is now"));
+        assert!(of(Origin::Assumed, Origin::Assumed).contains("MPS assumed"));
     }
 }
