@@ -113,9 +113,19 @@ fn classes_and_vendors_tell_gpus_and_nics() {
     ] {
         assert_eq!(kind(class, id), Some(Kind::Gpu), "{class} {id}");
     }
-    for (class, id) in [("0200", "15b3:1021"), ("0207", "15b3:1021"), ("0200", "1d0f:efa2")] {
+    for (class, id) in [
+        ("0200", "15b3:1021"),
+        ("0207", "15b3:1021"),
+        ("0208", "8086:24f0"), // Omni-Path
+        ("0200", "1d0f:efa2"),
+    ] {
         assert_eq!(kind(class, id), Some(Kind::Nic), "{class} {id}");
     }
+    let omni = "Intel Corporation Omni-Path HFI Silicon 100 Series [discrete]";
+    let named = from_lspci(&format!("20:00.0 Fabric controller: {omni} (rev 11)\n")).unwrap();
+    let t = Tree::new(&named).topology("t", Some(22.0)).unwrap();
+    let family = t.nic_family(t.find("0000:20:00.0").unwrap()).unwrap();
+    assert_eq!((family.driver, family.gbps), (Some("hfi1"), Some(100)));
     for (class, id) in [
         ("0300", "1a03:2000"), // ASPEED
         ("0300", "102b:0536"), // Matrox

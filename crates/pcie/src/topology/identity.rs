@@ -92,7 +92,8 @@ pub(super) fn kind(f: &Function) -> Option<Kind> {
         return None;
     }
     match f.class {
-        Some(0x0200 | 0x0207) => Some(Kind::Nic),
+        // Ethernet, InfiniBand and fabric controllers: Omni-Path is of the last.
+        Some(0x0200 | 0x0207 | 0x0208) => Some(Kind::Nic),
         Some(class) => is_gpu(f, class).then_some(Kind::Gpu),
         None => kind_by_name(f),
     }

@@ -283,6 +283,7 @@ fn class_of(name: &str) -> Option<u16> {
         "Processing accelerators" => 0x1200,
         "Ethernet controller" => 0x0200,
         "Infiniband controller" | "InfiniBand controller" => 0x0207,
+        "Fabric controller" => 0x0208,
         "Host bridge" => identity::HOST_BRIDGE,
         "PCI bridge" => identity::BRIDGE,
         "" => return None,

@@ -10,7 +10,7 @@ pub struct NicFamily {
     /// Whether its functions have RDMA devices: whether Linux has a driver of them in
     /// `drivers/infiniband/hw`.
     pub has_rdma: bool,
-    /// That driver (mlx4, mlx5, irdma, bnxt_re, ocrdma, efa).
+    /// That driver (mlx4, mlx5, irdma, bnxt_re, ocrdma, hfi1, efa).
     pub driver: Option<&'static str>,
     /// Highest rate of a port of the family by the vendor's data sheets, Gb/s; `None`: it differs
     /// too much, or has no part in anything here.
@@ -61,6 +61,7 @@ pub const NIC_FAMILIES: &[NicFamily] = &[
     rdma("Ethernet Controller E810", "irdma", 100),
     rdma("Ethernet Connection X722", "irdma", 10),
     rdma("OneConnect NIC (Skyhawk)", "ocrdma", 40),
+    rdma("Omni-Path HFI", "hfi1", 100),
     rateless("NetXtreme-E", "bnxt_re"),
     rateless("Elastic Fabric Adapter", "efa"),
     none("Elastic Network Adapter"),
@@ -99,6 +100,8 @@ const IDS: &[(u16, u16, &str)] = &[
     (0x8086, 0x159b, "Ethernet Controller E810"),
     (0x8086, 0x37d0, "Ethernet Connection X722"),
     (0x8086, 0x37d2, "Ethernet Connection X722"),
+    (0x8086, 0x24f0, "Omni-Path HFI"),
+    (0x8086, 0x24f1, "Omni-Path HFI"),
     (0x8086, 0x10fb, "82599"),
     (0x8086, 0x1528, "X540"),
     (0x8086, 0x1563, "X550"),
@@ -208,6 +211,7 @@ mod tests {
             ("NetXtreme BCM5720 2-port Gigabit Ethernet PCIe", false, None),
             ("Intel Corporation Ethernet Controller X710 for 10GBASE-T", false, None),
             ("Intel Corporation Ethernet Connection X722 for 10GBASE-T", true, Some(10)),
+            ("Intel Corporation Omni-Path HFI Silicon 100 Series [discrete]", true, Some(100)),
             ("Intel Corporation Ethernet 10G 2P X520 Adapter", false, None),
             ("Amazon.com, Inc. Elastic Network Adapter (ENA)", false, None),
         ] {

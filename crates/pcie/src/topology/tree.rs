@@ -8,6 +8,7 @@ use super::check::{printed, write_fans};
 use super::error::TopologyError;
 use super::identity;
 use super::model::{Builder, Distance, Kind, LinkOrigin, RawLink, Topology};
+use super::nics::nic_family;
 use super::nvidia_smi::Matrix;
 use super::p2p::Collapse;
 use super::packets;
@@ -366,7 +367,10 @@ impl<'a> Tree<'a> {
     fn describe(&self, f: &Function, link: Option<RawLink>) -> String {
         let mut parts = Vec::new();
         let name = if f.kind() == Some(Kind::Nic) { identity::nic_name(f) } else { &f.name };
+        // What stands in brackets, unless it leaves out of which family a NIC is.
+        let keeps = |short: &str| nic_family(name).is_none() || nic_family(short).is_some();
         let short = name.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        let short = short.filter(|(inner, _)| keeps(inner));
         let name = short.map_or(name, |(inner, _)| inner).trim();
         parts.extend((!name.is_empty()).then(|| name.to_owned()));
         if packets::gpu_bytes(name).is_none() && identity::is_before_hopper(f) {
