@@ -101,8 +101,8 @@ pub(crate) fn fair_rates_within(
     Ok(fill(&all, flows.len()).into_iter().map(|(rate, _)| rate).collect())
 }
 
-/// The links that a flow crosses, and its rate on each, GB/s.
-pub(crate) type Crossed = Vec<(NodeId, NodeId, f64)>;
+/// The links that a flow crosses, its rate on each, GB/s, and the size to which its TLPs are cut there.
+pub(crate) type Crossed = Vec<(NodeId, NodeId, f64, u32)>;
 
 /// The links that each flow crosses, with its rate on each alone: all that computed rates have of a topology, beside
 /// memory and collapses.
@@ -149,10 +149,10 @@ fn shared(topology: &Topology, flows: &[(NodeId, NodeId)]) -> Result<Vec<Shared>
     }
     let mut all: Vec<Shared> = Vec::new();
     for (i, &(from, to)) in flows.iter().enumerate() {
-        for (a, b, gb_per_s) in links(topology, from, to)? {
+        for (a, b, gb_per_s, cut) in links(topology, from, to)? {
             of(&mut all, Narrowest::Link(a, b), flows.len()).carry(i, gb_per_s);
             let answered = of(&mut all, Narrowest::Link(b, a), flows.len());
-            answered.ms[i] += answer_ms(topology, a, b, 1.0);
+            answered.ms[i] += answer_ms(topology, (a, b), cut, 1.0);
         }
     }
     Ok(all)
@@ -186,19 +186,22 @@ fn fill(all: &[Shared], flows: usize) -> Vec<(f64, Option<&Shared>)> {
 mod tests {
     use super::*;
     use crate::sim::{Flow, Params, simulate_flows};
-    use crate::topology::{Builder, RawLink, builtin};
+    use crate::topology::{Builder, Knob, RawLink, builtin};
 
     /// The simulation takes turns TLP by TLP, and has the same within 2 %.
     #[test]
     fn rates_are_those_of_the_simulation() {
-        for (name, flows) in [
-            ("dgx-h100", &[("gpu0", "gpu1")][..]),
-            ("dgx-h100", &[("gpu0", "gpu1"), ("gpu1", "gpu0")]),
-            ("dgx-h100", &[("gpu0", "gpu1"), ("gpu0", "gpu2"), ("gpu3", "gpu2")]),
-            ("dgx-h100", &[("gpu0", "gpu2"), ("gpu1", "gpu3"), ("gpu2", "gpu3")]),
-            ("two-sockets", &[("gpu0", "nic0"), ("gpu0", "s0")]),
+        let dgx = || builtin("dgx-h100").unwrap();
+        // Packets of 128 B on Gen4, with DLLPs for each.
+        let a100 = dgx().with(Knob::Generation, 4.0).unwrap().map_packets(128);
+        for (t, flows) in [
+            (dgx(), &[("gpu0", "gpu1")][..]),
+            (dgx(), &[("gpu0", "gpu1"), ("gpu1", "gpu0")]),
+            (dgx(), &[("gpu0", "gpu1"), ("gpu0", "gpu2"), ("gpu3", "gpu2")]),
+            (dgx(), &[("gpu0", "gpu2"), ("gpu1", "gpu3"), ("gpu2", "gpu3")]),
+            (builtin("two-sockets").unwrap(), &[("gpu0", "nic0"), ("gpu0", "s0")]),
+            (a100, &[("gpu0", "gpu1"), ("gpu1", "gpu0")]),
         ] {
-            let t = builtin(name).unwrap();
             let ends: Vec<_> =
                 flows.iter().map(|(a, b)| (t.find(a).unwrap(), t.find(b).unwrap())).collect();
             let fair = fair_rates(&t, &ends).unwrap();
@@ -206,7 +209,7 @@ mod tests {
             let simulated = simulate_flows(&t, &Params::default(), &flows).unwrap();
             for (fair, simulated) in fair.iter().zip(&simulated) {
                 let share = fair / simulated;
-                assert!((share - 1.0).abs() < 0.02, "{name}: {fair} {simulated}");
+                assert!((share - 1.0).abs() < 0.02, "{}: {fair} {simulated}", t.name);
             }
         }
         let t = builtin("dgx-h100").unwrap();

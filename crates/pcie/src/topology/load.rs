@@ -13,7 +13,7 @@ use super::model::{Kind, NodeId, PcieLink, Topology};
 use super::route::Route;
 use crate::Origin;
 use crate::text::one_line;
-use crate::tlp::{Addressing, Config, DLLP_BYTES, Rcb, Tax};
+use crate::tlp::{Addressing, Config, DLLP_BYTES, Overhead, Rcb, Tax};
 
 /// Pairs that send, with the share of a GPU's buffer that each sends.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,18 +120,21 @@ fn capacity(link: PcieLink) -> f64 {
     gbps.map_or(link.speed.raw_gbps(), |e| e.write) / 8.0
 }
 
-/// Time that the DLLPs for writes of so many buffers of 1 GB take on the link's other direction, ms.
-fn dllps_ms(link: PcieLink, buffers: f64) -> f64 {
+/// Time that the DLLPs for writes of so many buffers of 1 GB, in TLPs of `cut` bytes, take on the
+/// link's other direction, ms.
+fn dllps_ms(link: PcieLink, cut: u32, buffers: f64) -> f64 {
     if link.speed.generation().flit_mode() {
         return 0.0;
     }
-    let gb = buffers * f64::from(DLLP_BYTES) / f64::from(link.mps.bytes());
+    let gb = buffers * f64::from(DLLP_BYTES) / f64::from(cut.min(link.mps.bytes()));
     1000.0 * gb / (link.speed.raw_gbps() / 8.0)
 }
 
-/// What is left of a link's rate with TLPs of `cut` bytes in place of MPS, headers of 24 B.
-fn share(cut: u32, mps: u32) -> f64 {
-    let data = |bytes: u32| f64::from(bytes) / f64::from(bytes + 24);
+/// What is left of a link's rate with TLPs of `cut` bytes in place of MPS.
+fn share(cut: u32, link: PcieLink) -> f64 {
+    let (mps, generation) = (link.mps.bytes(), link.speed.generation());
+    let head = Overhead::new(generation, Addressing::Bits64, false).mwr_bytes;
+    let data = |bytes: u32| f64::from(bytes) / f64::from(bytes + head);
     data(cut.min(mps)) / data(mps)
 }
 
@@ -175,8 +178,10 @@ fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f6
 /// that caps or cuts what it forwards between devices limits what leaves it.
 pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, LoadError> {
     let mut all: Vec<LinkLoad> = Vec::new();
+    let mut answers: Vec<(NodeId, NodeId, f64)> = Vec::new();
     for (from, to, buffers) in flows(topology, workload)? {
-        for (a, b, gb_per_s) in links(topology, from, to)? {
+        for (a, b, gb_per_s, cut) in links(topology, from, to)? {
+            answers.push((b, a, answer_ms(topology, (a, b), cut, buffers)));
             let ms = 1000.0 * buffers / gb_per_s;
             match all.iter_mut().find(|l| (l.from, l.to) == (a, b)) {
                 Some(load) => {
@@ -187,18 +192,21 @@ pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, 
             }
         }
     }
-    let answered: Vec<f64> = all.iter().map(|l| answers_ms(topology, &all, l)).collect();
-    all.iter_mut().zip(answered).for_each(|(load, ms)| load.ms += ms);
+    for (from, to, ms) in answers {
+        let load = all.iter_mut().find(|l| (l.from, l.to) == (from, to));
+        load.into_iter().for_each(|load| load.ms += ms);
+    }
     all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     Ok(all)
 }
 
-/// Links of a flow's way, a direction each, with the rate that the flow has there, GB/s. Ports of one card have one link.
+/// Links of a flow's way, a direction each, with the rate that the flow has there, GB/s, and the size to which its TLPs
+/// are cut. Ports of one card have one link.
 pub(super) fn links(
     topology: &Topology,
     from: NodeId,
     to: NodeId,
-) -> Result<Vec<(NodeId, NodeId, f64)>, LoadError> {
+) -> Result<Vec<(NodeId, NodeId, f64, u32)>, LoadError> {
     let way = checked_way(topology, from, to)?;
     let (is_peer, is_far) = (way.is_peer(topology), way.is_far(topology));
     // Size of the packets that move the data, and to which a root complex on the way has cut them.
@@ -217,24 +225,23 @@ pub(super) fn links(
         let (a, b) = (topology.link_of(step[0]), topology.link_of(step[1]));
         let gb_per_s = rate(topology, a, b, cut)?.unwrap_or(f64::INFINITY).min(limit);
         if gb_per_s < f64::INFINITY {
-            all.push((a, b, gb_per_s));
+            all.push((a, b, gb_per_s, cut));
         }
     }
     Ok(all)
 }
 
-/// Time that a direction of a link spends on DLLPs for what the other direction carries, ms.
-fn answers_ms(topology: &Topology, all: &[LinkLoad], load: &LinkLoad) -> f64 {
-    let other = all.iter().find(|l| (l.from, l.to) == (load.to, load.from));
-    other.map_or(0.0, |other| answer_ms(topology, other.from, other.to, other.buffers))
-}
-
-/// Time that the DLLPs for writes of so many buffers of 1 GB from one node to the next take on the
-/// way back, ms.
-pub(super) fn answer_ms(topology: &Topology, from: NodeId, to: NodeId, buffers: f64) -> f64 {
+/// Time that the DLLPs for writes of so many buffers of 1 GB, in TLPs of `cut` bytes, from one node
+/// to the next take on the way back, ms.
+pub(super) fn answer_ms(
+    topology: &Topology,
+    (from, to): (NodeId, NodeId),
+    cut: u32,
+    buffers: f64,
+) -> f64 {
     let is_up = topology.node(from).parent == Some(to);
     let link = topology.node(if is_up { from } else { to }).link;
-    link.map_or(0.0, |link| dllps_ms(link, buffers))
+    link.map_or(0.0, |link| dllps_ms(link, cut, buffers))
 }
 
 fn is_memory(topology: &Topology, id: NodeId) -> bool {
@@ -278,7 +285,7 @@ fn rate(topology: &Topology, a: NodeId, b: NodeId, cut: u32) -> Result<Option<f6
     match (node.kind, node.link) {
         (Kind::RootComplex, _) => Ok(node.mesh_gb_per_s),
         (Kind::RootPort | Kind::Socket | Kind::NumaNode, _) => Ok(None),
-        (_, Some(link)) => Ok(Some(capacity(link) * share(cut, link.mps.bytes()))),
+        (_, Some(link)) => Ok(Some(capacity(link) * share(cut, link))),
         (_, None) => Err(LoadError::UnknownLink(node.id.clone())),
     }
 }
@@ -286,7 +293,7 @@ fn rate(topology: &Topology, a: NodeId, b: NodeId, cut: u32) -> Result<Option<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::builtin;
+    use crate::topology::{Knob, builtin};
 
     /// What the simulation has of the same flows: 57.6 GB/s, and 112.1 both ways.
     #[test]
@@ -294,6 +301,22 @@ mod tests {
         let t = builtin("dgx-h100").unwrap();
         let both = loads(&t, &"gpu0>gpu1,gpu1>gpu0".parse().unwrap()).unwrap();
         assert!(both.iter().all(|l| (l.gb_per_s() - 56.0).abs() < 0.1), "{both:?}");
+    }
+
+    /// FLIT mode has no framing; where there are DLLPs, each packet has its own.
+    #[test]
+    fn packets_have_the_headers_and_dllps_of_their_link() {
+        let of = |t: &Topology, flows: &str| loads(t, &flows.parse().unwrap()).unwrap();
+        let flit = builtin("same-root-complex").unwrap().with(Knob::Generation, 6.0).unwrap();
+        let cut = of(&flit.map_p2p(|p| p.tlp_bytes = Some(64)), "gpu0>nic0");
+        let share = cut[0].gb_per_s() / cut[1].gb_per_s();
+        assert!((share - (64.0 / 80.0) / (256.0 / 272.0)).abs() < 1e-9, "{share}");
+        let slow = builtin("dgx-h100").unwrap().with(Knob::Generation, 4.0).unwrap();
+        let a100 = slow.map_packets(128);
+        let raw = a100.node(a100.find("gpu0").unwrap()).link.unwrap().speed.raw_gbps() / 8.0;
+        let both = of(&a100, "gpu0>gpu1,gpu1>gpu0");
+        // 24 B of header and 8 B of DLLPs beside 128 B.
+        assert!(both.iter().all(|l| (l.gb_per_s() - raw / 1.25).abs() < 1e-6), "{both:?}");
     }
 
     #[test]
