@@ -61,7 +61,7 @@ impl Peer {
         let all = self.bootstrap.all_gather(&mine).map_err(|e| lost(&e))?;
         let theirs = all.get(self.rank).filter(|said| said.len() <= MOST_BYTES);
         let theirs = theirs.ok_or_else(|| lost(&"it says more than it should"))?;
-        serde_json::from_slice(theirs).map_err(|e| lost(&format!("what it says is garbled: {e}")))
+        Said::heard(theirs)
     }
 
     /// Says that this side is ready, and hears that the other is.

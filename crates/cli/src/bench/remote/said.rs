@@ -49,6 +49,19 @@ pub enum Said {
     End,
 }
 
+impl Said {
+    /// What the other side says. Another version may say what this one has no words for, its own number among them.
+    ///
+    /// # Errors
+    /// What no side of this version says.
+    pub fn heard(said: &[u8]) -> Result<Self, CliError> {
+        serde_json::from_slice(said).map_err(|e| {
+            let what = format!("what the other side says is not understood: {e}");
+            CliError::new(what, "use one version at both ends")
+        })
+    }
+}
+
 /// How a side's NIC is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,6 +238,19 @@ pub fn odd(what: &str) -> CliError {
 mod tests {
     use super::*;
     use crate::bench::BenchArgs;
+
+    /// Its number is never compared where a field is another.
+    #[test]
+    fn a_side_of_another_protocol_is_told_of_versions() {
+        let plan = BenchPlan::try_from(&BenchArgs::default_of_the_command_line()).unwrap();
+        let hello = Said::Hello(Way::of(&plan), Box::new(Wanted::of(&plan, false)));
+        let mut said = serde_json::to_value(&hello).unwrap();
+        let heard = |said: &serde_json::Value| Said::heard(&serde_json::to_vec(said).unwrap());
+        assert!(heard(&said).is_ok());
+        said["Hello"][0]["newer"] = true.into();
+        let refused = heard(&said).unwrap_err().to_string();
+        assert!(refused.contains("newer") && refused.contains("one version"), "{refused}");
+    }
 
     #[test]
     fn the_carrier_is_what_either_side_has_chosen() {
