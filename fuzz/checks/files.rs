@@ -528,7 +528,7 @@ fn lspci(text: &str) -> Outcome {
     let told = survey_text(&tree, None);
     assert!(!told.contains('\u{1b}') && !told.contains('\0'), "{text:?}");
     let topology = tree.topology("captured", None).expect("a capture's topology is legal");
-    let devices = capture.functions().filter(|f| f.kind().is_some()).count();
+    let devices = capture.functions().filter(|f| capture.kind_of(f).is_some()).count();
     let nodes = [Kind::Gpu, Kind::Nic].map(|kind| topology.of_kind(kind).len());
     assert_eq!(nodes[0] + nodes[1], devices, "{text:?}");
     assert!(to_svg(&topology).starts_with("<svg"), "{text:?}");

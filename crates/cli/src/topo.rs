@@ -173,7 +173,7 @@ fn capture_json(source: &Source) -> Value {
         let rate = |r: bellpush::pcie::topology::Rate| r.to_string();
         Some(json!({
             "address": f.address.to_string(),
-            "kind": match f.kind()? { Kind::Gpu => "gpu", _ => "nic" },
+            "kind": match capture.kind_of(f)? { Kind::Gpu => "gpu", _ => "nic" },
             "name": f.name, "link": max.map(rate), "link_now": now.map(rate),
             "numa_node": tree.numa(f.address), "iommu_group": f.iommu_group,
             "virtual": capture.is_virtual(f.address),

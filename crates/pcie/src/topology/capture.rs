@@ -312,7 +312,7 @@ impl Capture {
 
     /// What a function counts as. A GPU's virtual functions are guests', and nvidia-smi numbers none of them beside
     /// their physical one; in a guest, which has them alone, they are its GPUs.
-    pub(super) fn kind_of(&self, f: &Function) -> Option<Kind> {
+    pub fn kind_of(&self, f: &Function) -> Option<Kind> {
         let is_own = |kind: &Kind| *kind != Kind::Gpu || self.physical(f.address) == f.address;
         f.kind().filter(is_own)
     }
