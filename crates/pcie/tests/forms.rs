@@ -272,6 +272,24 @@ fn virtual_functions_of_a_gpu_are_none_beside_it() {
     assert_eq!(count(&guest), (2, 2, 2));
 }
 
+/// What looks at every pair ends soon: no host has so many.
+#[test]
+fn captures_of_too_much_have_no_topology() {
+    let of = |devices: usize, nodes: usize| {
+        let line = |i: usize| {
+            let (bus, slot, node) = (i / 32 + 1, i % 32, i % nodes);
+            let name = "3D controller: NVIDIA Corporation GA100";
+            format!("{bus:02x}:{slot:02x}.0 {name}\n\tNUMA node: {node}\n")
+        };
+        let text: String = (0..devices).map(line).collect();
+        Tree::new(&from_lspci(&text).unwrap()).topology("t", None).map(|t| t.nodes().count())
+    };
+    let refused = |devices, nodes| of(devices, nodes).unwrap_err().to_string();
+    assert!(of(64, 64).is_ok());
+    assert_eq!(refused(65, 65), "65 NUMA nodes of GPUs and NICs: at most 64");
+    assert_eq!(refused(1025, 1), "1025 GPUs and NICs: at most 1024");
+}
+
 #[test]
 fn refusals_name_the_line() {
     let refused = |text: &str| from_lspci(text).unwrap_err().to_string();

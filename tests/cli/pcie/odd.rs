@@ -46,6 +46,15 @@ fn odd_commands_are_refused_in_one_line() {
     let slow =
         "[[socket]]\nid='s'\nmemory_write_gb_per_s=1e-9\n[[root_complex]]\nid='r'\nsocket='s'\n";
     file("slow.toml", &format!("{slow}[[gpu]]\nid='g'\nparent='r'\n"));
+    let gpu = |i: u32| {
+        let (bus, slot, name) = (i / 32 + 1, i % 32, "3D controller: NVIDIA Corporation GA100");
+        format!("{bus:02x}:{slot:02x}.0 {name}\n\tNUMA node: {i}\n")
+    };
+    file("many.lspci", &(0..2000).map(gpu).collect::<String>());
+    file("nodes.lspci", &(0..1000).map(gpu).collect::<String>());
+    let mut joined = String::from("[[socket]]\nid='s'\n[[socket]]\nid='t'\n");
+    (0..5000).for_each(|_| joined += "[[interconnect]]\nfrom='s'\nto='t'\n");
+    file("joined.toml", &joined);
     let row = "\"together\":\"alone\",\"row\":\"r\",\"gpu\":\"g\",\"access\":\"store\",\
                \"spread_percent\":0,\"verified\":true,\"measured\":1";
     let result = |flows: u64| {
@@ -76,6 +85,9 @@ fn odd_commands_are_refused_in_one_line() {
         (vec!["topo", "empty"], "no [[socket]]"),
         (vec!["topo", "deep.toml"], "line 1"),
         (vec!["topo", "many"], "20002 sockets, ports and devices: at most 1024"),
+        (vec!["topo", "joined.toml"], "5000 interconnects: at most 2048"),
+        (vec!["topo", "--from", "many.lspci"], "2000 GPUs and NICs: at most 1024"),
+        (vec!["topo", "--from", "nodes.lspci"], "1000 NUMA nodes of GPUs and NICs: at most 64"),
         (vec!["topo", "--from", "fifo"], "not a regular file"),
         (vec!["topo", "--nvidia-smi", "fifo"], "not a regular file"),
         (vec!["topo", "two-sockets", "--measured", "fifo"], "not a regular file"),

@@ -4,7 +4,7 @@
 //! limits nothing, and the numbers of what crosses it are marked so. What one root complex has to the
 //! other socket is another limit, which reports by CPU tell ([`RootProfile::far`](super::RootProfile)).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::error::TopologyError;
 use super::model::{Builder, Kind, NodeId, Topology};
@@ -112,6 +112,10 @@ impl Topology {
     /// Sockets from `a` to `b`, both included, in the fewest hops. Empty where no interconnects
     /// connect them.
     pub fn socket_path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
+        if a == b {
+            return vec![a];
+        }
+        let beside = self.beside();
         let mut from: HashMap<NodeId, NodeId> = HashMap::new();
         let mut queue = VecDeque::from([a]);
         while let Some(here) = queue.pop_front() {
@@ -121,12 +125,7 @@ impl Topology {
                 path.reverse();
                 return path;
             }
-            for link in &self.interconnects {
-                let next = match () {
-                    () if link.a == here => link.b,
-                    () if link.b == here => link.a,
-                    () => continue,
-                };
+            for &next in beside.get(&here).into_iter().flatten() {
                 if next != a && !from.contains_key(&next) {
                     from.insert(next, here);
                     queue.push_back(next);
@@ -136,18 +135,37 @@ impl Topology {
         Vec::new()
     }
 
+    /// The neighbours of every socket that has some, in the order of the links.
+    fn beside(&self) -> HashMap<NodeId, Vec<NodeId>> {
+        let mut beside: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
+        for link in &self.interconnects {
+            beside.entry(link.a).or_default().push(link.b);
+            beside.entry(link.b).or_default().push(link.a);
+        }
+        beside
+    }
+
     pub(super) fn check_connected(&self) -> Result<(), TopologyError> {
         let sockets = self.of_kind(Kind::Socket);
-        for &socket in sockets.iter().skip(1) {
-            if self.socket_path(sockets[0], socket).is_empty() {
-                return Err(TopologyError::Unconnected {
-                    line: None,
-                    a: self.node(sockets[0]).id.clone(),
-                    b: self.node(socket).id.clone(),
-                });
+        let Some(&first) = sockets.first() else { return Ok(()) };
+        let beside = self.beside();
+        let mut reached = HashSet::from([first]);
+        let mut open = vec![first];
+        while let Some(here) = open.pop() {
+            for &next in beside.get(&here).into_iter().flatten() {
+                if reached.insert(next) {
+                    open.push(next);
+                }
             }
         }
-        Ok(())
+        match sockets.iter().find(|socket| !reached.contains(*socket)) {
+            None => Ok(()),
+            Some(&socket) => Err(TopologyError::Unconnected {
+                line: None,
+                a: self.node(first).id.clone(),
+                b: self.node(socket).id.clone(),
+            }),
+        }
     }
 
     /// A copy whose interconnects are `factor` times as fast.

@@ -130,6 +130,16 @@ pub enum TopologyError {
         /// Lanes that there are.
         lanes: u32,
     },
+    /// A capture has more of something than any host, and too much for what looks at every pair.
+    #[error("{count} {what}: at most {most}")]
+    Many {
+        /// How many.
+        count: usize,
+        /// What.
+        what: &'static str,
+        /// The most.
+        most: usize,
+    },
     /// An interconnect joins something else than two sockets.
     #[error("{}interconnect from {} to {}: it joins two sockets", at(.line), one_line(.a), one_line(.b))]
     NotSockets {

@@ -26,6 +26,8 @@ use crate::Origin;
 
 /// Most nodes of a file: more than any host has, and few enough for what looks at every pair.
 pub const MAX_NODES: usize = 1024;
+/// Most interconnects of a file: those that join each of 64 sockets to each, and some.
+const MAX_INTERCONNECTS: usize = 2048;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a topology")]
@@ -296,6 +298,11 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     let nodes = devices + file.root_complex.len() + file.numa.len() + file.socket.len();
     if nodes > MAX_NODES {
         let reason = format!("{nodes} sockets, ports and devices: at most {MAX_NODES}");
+        return Err(TopologyError::Syntax { line: None, reason });
+    }
+    let (joined, most) = (file.interconnect.len(), MAX_INTERCONNECTS);
+    if joined > most {
+        let reason = format!("{joined} interconnects: at most {most}");
         return Err(TopologyError::Syntax { line: None, reason });
     }
     let mut builder = Builder::new(&file.name);

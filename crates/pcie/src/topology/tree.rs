@@ -18,6 +18,11 @@ use crate::Origin;
 /// no limit of its own has been published.
 const IN_PACKAGE_GB_PER_S: f64 = 512.0;
 
+/// Most GPUs and NICs of a topology, and most NUMA nodes that they are on: more than a host has, and
+/// few enough for what looks at every pair.
+const MOST_DEVICES: usize = 1024;
+const MOST_NUMA_NODES: usize = 64;
+
 /// Class of a pair as far as a capture shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -254,6 +259,7 @@ impl<'a> Tree<'a> {
         name: &str,
         socket_gb_per_s: Option<f64>,
     ) -> Result<Topology, TopologyError> {
+        self.check_numbers()?;
         let mut b = Builder::new(name);
         let mut done = BTreeSet::new();
         let mut sockets = BTreeSet::new();
@@ -305,6 +311,18 @@ impl<'a> Tree<'a> {
             b.collapse(Collapse::Seen(known.seen()));
         }
         b.finish()
+    }
+
+    fn check_numbers(&self) -> Result<(), TopologyError> {
+        let few = |count: usize, what: &'static str, most: usize| match count > most {
+            true => Err(TopologyError::Many { count, what, most }),
+            false => Ok(()),
+        };
+        let is_device = |f: &&Function| self.capture.kind_of(f).is_some();
+        let devices = || self.capture.functions().filter(is_device);
+        few(devices().count(), "GPUs and NICs", MOST_DEVICES)?;
+        let nodes: BTreeSet<Option<u32>> = devices().map(|f| self.numa(f.address)).collect();
+        few(nodes.len(), "NUMA nodes of GPUs and NICs", MOST_NUMA_NODES)
     }
 
     fn add_bridge(&self, b: &mut Builder, bridge: Address, kind: Kind, parent: &str) {
