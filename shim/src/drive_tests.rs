@@ -5,7 +5,9 @@ use bellpush_soft_nic::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
 };
 use bellpush_soft_nic::{SoftConfig, SoftNic};
-use bellpush_wire::roce::{Addresses, AtomicEth, Bth, Envelope, Headers, Opcode, Operation, ROCE_PORT, Reth};
+use bellpush_wire::roce::{
+    Addresses, AtomicEth, Bth, Envelope, Headers, Opcode, Operation, ROCE_PORT, Reth,
+};
 use bellpush_wire::{Iova, Psn, Qpn, Rkey};
 
 use super::*;
