@@ -110,7 +110,6 @@ fn what_is_read_is_not_written_over() {
     for (command, why) in [
         ("sim --topology input --json other", "a file that is read"),
         ("sim --topology two-sockets --topology input --csv input", "a file that is read"),
-        ("sim --topology input --svg other", "a file that is read"),
         ("link --measured input --csv other", "a file that is read"),
         ("link --measured input --topology other --json input", "a file that is read"),
         ("bench --payload input --json other", "a file that is read"),
