@@ -22,7 +22,7 @@ const ENOUGH: u32 = 4;
 /// How long whoever rings looks on for an answer at most, and for more of a message; for the next message of an answer,
 /// which a peer sends at once; and for all of it.
 pub const LINGER_NS: u64 = 50_000;
-pub const NEXT_NS: u64 = 20_000;
+pub const NEXT_NS: u64 = 40_000;
 pub const MOST_LINGER_NS: u64 = 20 * LINGER_NS;
 /// An answer that came so long after the doorbell would perhaps have come in time if it had been looked for.
 const SOON_NS: u64 = 200_000;

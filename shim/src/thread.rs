@@ -67,7 +67,7 @@ impl Idle {
 const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
 /// The last while the program only looks on after its doorbells: what is no answer waits so long. The second where it has
 /// had its answer then for a while: each time the thread looks costs the program some 20 us of its core.
-const OUT_FOR_ANSWERS: [Duration; 2] = [Duration::from_micros(80), Duration::from_micros(200)];
+const OUT_FOR_ANSWERS: [Duration; 2] = [Duration::from_micros(80), Duration::from_micros(500)];
 /// How long the thread looks for the next packet of a message that is coming in over shared memory. Nothing wakes it for
 /// that, and a rest is as long as a sender takes for all that may be on its way. Sockets wake it.
 const UNDER_WAY: Duration = Duration::from_micros(20);
