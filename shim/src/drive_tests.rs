@@ -140,14 +140,14 @@ fn who_rings_looks_on_after_the_last_of_several_doorbells() {
     assert!(looks_of_a_ring(&driver, &looks) > 2, "it waits for the end of a message");
 }
 
-/// What a peer reads or adds to is none of the program's affair.
+/// What a peer reads is none of the program's affair; a word that it adds to may be waited for.
 #[test]
-fn what_a_peer_fetches_is_no_answer() {
-    for fetch in [Operation::ReadRequest, Operation::FetchAdd] {
-        let has = move |look| Some(if look < 20 { fetch } else { Operation::SendLast });
+fn what_a_peer_reads_is_no_answer() {
+    for last in [Operation::SendLast, Operation::FetchAdd] {
+        let has = move |look| Some(if look < 20 { Operation::ReadRequest } else { last });
         let (_nic, _engine, driver, looks) = on_a_link(has);
         train(&driver, 1, 1);
-        assert_eq!(looks_of_a_ring(&driver, &looks), 21, "{fetch:?}");
+        assert_eq!(looks_of_a_ring(&driver, &looks), 21, "{last:?}");
     }
 }
 

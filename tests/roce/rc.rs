@@ -179,7 +179,7 @@ fn an_engine_counts_what_a_program_can_see() {
     };
     assert_eq!(messages(Opcode::RdmaRead, 100 << 10), [1, 0]);
     assert_eq!(messages(Opcode::RdmaRead, 8), [1, 0]);
-    assert_eq!(messages(Opcode::AtomicFa, 8), [1, 0]);
+    assert_eq!(messages(Opcode::AtomicFa, 8), [1, 1]);
     assert_eq!(messages(Opcode::RdmaWrite, 100 << 10), [0, 1]);
 }
 

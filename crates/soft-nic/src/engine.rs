@@ -46,8 +46,8 @@ pub struct Progress {
     pub doorbells: u64,
     /// Packets that came from peers, without acknowledgements that carry no data.
     pub arrivals: u64,
-    /// Messages that have come whole and that a program may see: SENDs and WRITEs of peers, and what READs and atomics of
-    /// its own fetched. What peers fetch is none.
+    /// Messages that have come whole and that a program may see: SENDs, WRITEs and atomics of peers, as they come, accepted
+    /// or not, and what READs and atomics of its own fetched. What peers read is none.
     pub messages: u64,
     /// Acknowledgements that came and carry no data.
     pub acknowledgements: u64,

@@ -155,7 +155,7 @@ impl Queues {
                     let is_part = operation == Operation::ReadRequest && asked >= LONG_READ;
                     let ends = operation.position().ends();
                     cx.tally.under_way = is_part || !ends;
-                    let is_seen = operation.is_send() || operation.is_write();
+                    let is_seen = operation.is_request() && operation != Operation::ReadRequest;
                     cx.tally.messages += u64::from(ends && is_seen);
                 }
             }

@@ -222,9 +222,9 @@ impl Reading {
             self.uars.retain(|_, uar| used.contains(&address(uar)));
             self.most_uars = MOST.max(2 * self.uars.len());
         }
-        self.uars.insert(uar.region, uar);
-        if self.uars.len() > MOST_PAGES {
-            self.uars.pop_first();
+        // The first views of a page are those that the NIC looks by.
+        if self.uars.len() < MOST_PAGES {
+            self.uars.insert(uar.region, uar);
         }
     }
 
