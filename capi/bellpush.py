@@ -336,8 +336,6 @@ class Communicator:
             raise ValueError(f"'{op}' is no operation: {', '.join(OPS)}")
         if self._host and (source.device or target.device):
             raise ValueError("the elements are in a GPU's memory, and the executor is the host's")
-        if len(self._used) >= _MOST_USED:
-            self.synchronize()
         with self._comm as comm:
             code = self._library.bellpush_all_reduce(
                 comm, source.address, target.address, source.count, DTYPES[source.dtype], OPS[op],
@@ -348,6 +346,8 @@ class Communicator:
             if code == _IN_USE:
                 _held.append((source, target, list(self._used)))
             _check(self._library, code)
+        if len(self._used) >= _MOST_USED:
+            self.synchronize()  # behind the call: what it raises finds all ranks at the same one
         return out
 
     def synchronize(self):

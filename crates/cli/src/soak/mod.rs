@@ -11,7 +11,7 @@
 //! | `bed` `calls` | NICs, memories and endpoints; operations as calls |
 //! | `immediates` | those that are to come, and that need not where a fault has dropped their CQE |
 //! | `model` | what memory must hold, and may where a queue pair has ended |
-//! | `panics` | those of any thread, counted
+//! | `panics` | those of any thread, counted |
 //! | `round` | the operations one after the other, waits, comparisons, recovery |
 //! | `tally` | what was done, in numbers |
 
