@@ -123,6 +123,21 @@ fn what_is_read_is_not_written_over() {
     }
 }
 
+/// A name that is built in stands for no file, and /dev/null holds nothing.
+#[test]
+fn what_is_not_read_is_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in [
+        "topo two-sockets --json two-sockets",
+        "topo two-sockets --json two-sockets",
+        "topo two-sockets --json /dev/null --svg /dev/null",
+    ] {
+        let output = bellpush(dir.path(), &command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {said}");
+    }
+}
+
 #[test]
 fn names_that_are_not_utf_8_are_refused_in_one_line() {
     let dir = tempfile::tempdir().unwrap();

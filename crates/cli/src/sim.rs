@@ -215,7 +215,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         ("--svg", &args.svg),
     ];
     let taken = values::check_places(&places)?;
-    let named: Vec<_> = args.topology.iter().map(PathBuf::from).collect();
+    let named: Vec<_> = args.topology.iter().filter_map(values::topology_file).collect();
     values::keep_inputs(&named, &places)?;
     if args.svg.is_some() && args.topology.len() != 1 {
         return Err("--svg: one --topology at a time".into());

@@ -266,7 +266,7 @@ pub fn run_to(
         ("--save", &args.save),
     ];
     let taken = values::check_places(&places)?;
-    let named = args.topology.as_ref().map(PathBuf::from);
+    let named = args.topology.as_ref().and_then(values::topology_file);
     let inputs = args.from.iter().chain(&args.nvidia_smi).chain(&args.measured).chain(&named);
     values::keep_inputs(inputs, &places)?;
     let source = Source::read(args)?;

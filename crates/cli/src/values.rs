@@ -66,6 +66,11 @@ pub fn topology(name: &str) -> Result<Topology, String> {
     Ok(topology)
 }
 
+/// The file that a topology's name stands for, where it is not built in.
+pub fn topology_file(name: &String) -> Option<PathBuf> {
+    builtin(name).is_none().then(|| PathBuf::from(name))
+}
+
 /// Longest file that the model's commands read: `lspci -vvv` of a large machine has a few million bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -103,7 +108,8 @@ fn is_one(a: &Path, b: &Path) -> bool {
             Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
         })
     };
-    a == b || real(a).is_some_and(|a| real(b) == Some(a))
+    let holds = |path: &Path| path.metadata().map_or(true, |it| it.is_file()); // /dev/null holds nothing
+    holds(a) && (a == b || real(a).is_some_and(|a| real(b) == Some(a)))
 }
 
 /// Refuses two results on standard output or in one file, and destinations that cannot be written.

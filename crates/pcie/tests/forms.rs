@@ -290,6 +290,23 @@ fn captures_of_too_much_have_no_topology() {
     assert_eq!(refused(1025, 1), "1025 GPUs and NICs: at most 1024");
 }
 
+/// As a hypervisor has them.
+#[test]
+fn virtual_functions_beside_their_cards_are_not_too_many() {
+    let nic = |number: usize| {
+        let (bus, slot, function) = (number >> 8, number >> 3 & 31, number & 7);
+        let name = "Ethernet controller [0200]: Mellanox Technologies MT2892 [15b3:101d]";
+        format!("{bus:02x}:{slot:02x}.{function} {name}\n")
+    };
+    let capability = "\tCapabilities: [180 v1] Single Root I/O Virtualization (SR-IOV)\n\
+        \t\tInitial VFs: 2000, Total VFs: 2000, Number of VFs: 1100, Function Dependency Link: 00\n\
+        \t\tVF offset: 1, stride: 1, Device ID: 101e\n";
+    let text: String = (0x101..0x101 + 1100).map(nic).collect();
+    let capture = from_lspci(&format!("{}{capability}{text}", nic(0x100))).unwrap();
+    let t = Tree::new(&capture).topology("t", None).unwrap();
+    assert_eq!(t.of_kind(Kind::Nic).len(), 1101);
+}
+
 #[test]
 fn refusals_name_the_line() {
     let refused = |text: &str| from_lspci(text).unwrap_err().to_string();

@@ -93,7 +93,7 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
     let places = [("--json", &args.json), ("--csv", &args.csv)];
     values::check_places(&places)?;
-    let named = args.topology.as_ref().map(PathBuf::from);
+    let named = args.topology.as_ref().and_then(values::topology_file);
     values::keep_inputs(args.measured.iter().chain(&named), &places)?;
     let for_several = "--topology is for GPUs that are measured at once, with --together";
     if args.topology.is_some() && args.measured.is_none() && args.together.is_none() {

@@ -18,9 +18,10 @@ use crate::Origin;
 /// no limit of its own has been published.
 const IN_PACKAGE_GB_PER_S: f64 = 512.0;
 
-/// Most GPUs and NICs of a topology, and most NUMA nodes that they are on: more than a host has, and
-/// few enough for what looks at every pair.
+/// Most GPUs and NICs of a topology, as many with their virtual functions, and most NUMA nodes that they are on: more
+/// than a host has, and few enough for what looks at every pair.
 const MOST_DEVICES: usize = 1024;
+const MOST_FUNCTIONS: usize = 4096;
 const MOST_NUMA_NODES: usize = 64;
 
 /// Class of a pair as far as a capture shows it.
@@ -320,7 +321,9 @@ impl<'a> Tree<'a> {
         };
         let is_device = |f: &&Function| self.capture.kind_of(f).is_some();
         let devices = || self.capture.functions().filter(is_device);
-        few(devices().count(), "GPUs and NICs", MOST_DEVICES)?;
+        let is_physical = |f: &&Function| self.capture.physical(f.address) == f.address;
+        few(devices().filter(is_physical).count(), "GPUs and NICs", MOST_DEVICES)?;
+        few(devices().count(), "GPUs, NICs and virtual functions of NICs", MOST_FUNCTIONS)?;
         let nodes: BTreeSet<Option<u32>> = devices().map(|f| self.numa(f.address)).collect();
         few(nodes.len(), "NUMA nodes of GPUs and NICs", MOST_NUMA_NODES)
     }

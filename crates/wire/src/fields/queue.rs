@@ -229,8 +229,18 @@ pub const KLM: Layout = Layout {
     fields: &[w32("byte_count", 0x0, 31, 0), w32("mkey", 0x4, 31, 0), w64("address", 0x8)],
 };
 
-/// The same of a key with pages of one size: a page.
-pub const MTT: Layout = Layout { name: "mtt", bytes: 8, fields: &[w64("ptag", 0x0)] };
+/// The same of a key with pages of one size: a page and its rights (Linux, `mlx5_ifc_mtt_bits`).
+pub const MTT: Layout = Layout {
+    name: "mtt",
+    bytes: 8,
+    fields: &[
+        w32("ptag_63_32", 0x0, 31, 0),
+        w32("ptag_31_8", 0x4, 31, 8),
+        w32("rsvd0", 0x4, 7, 2),
+        w32("wr_en", 0x4, 1, 1),
+        w32("rd_en", 0x4, 0, 0),
+    ],
+};
 
 /// The same of a key with ranges of one length, which the key's context says.
 pub const KSM: Layout = Layout {
