@@ -313,8 +313,9 @@ fn peer_of(gpu: &Arc<Gpu>, wanted: Option<&str>) -> Result<Option<Arc<Gpu>>, Cli
 
 /// The GPU's PCIe link, and the source of this information.
 fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliError> {
-    let (link, source) = match sysfs_link(gpu) {
-        Some((link, origin)) => (
+    let pci = gpu.describe().pci.as_deref();
+    let (link, source) = match sysfs_link(pci, FsPath::new("/sys")) {
+        Ok((link, origin)) => (
             RawLink {
                 generation: link.speed.generation().number(),
                 lanes: link.speed.lanes(),
@@ -323,7 +324,7 @@ fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliErr
             },
             source_of(origin),
         ),
-        None => (RawLink::new(5, 16), "assumed: sysfs does not show the GPU"),
+        Err(source) => (RawLink::new(5, 16), source),
     };
     link_given(link, source, args)
 }
@@ -347,11 +348,14 @@ fn link_given(
     Ok((link, source))
 }
 
-fn sysfs_link(gpu: &Gpu) -> Option<(PcieLink, LinkOrigin)> {
-    let pci = gpu.describe().pci.as_deref()?;
-    let topology = from_sysfs(FsPath::new("/sys"), None).ok()?;
-    let node = topology.node(topology.find(pci)?);
-    Some((node.link?, node.link_origin))
+/// The link of the GPU at this address, or the source of what is assumed in its place.
+fn sysfs_link(pci: Option<&str>, sysfs: &FsPath) -> Result<(PcieLink, LinkOrigin), &'static str> {
+    let pci = pci.ok_or("assumed: the GPU has no PCI address")?;
+    let topology = from_sysfs(sysfs, None)
+        .map_err(|_| "assumed: sysfs cannot be read as a topology (bellpush topo says why)")?;
+    let node = topology.find(pci).ok_or("assumed: sysfs does not show the GPU")?;
+    let node = topology.node(node);
+    Ok((node.link.ok_or("assumed: sysfs does not show the GPU's link")?, node.link_origin))
 }
 
 /// What sysfs says of the link. Who is not root sees no MPS.
@@ -482,5 +486,14 @@ mod tests {
         assert!(assumed.contains("MPS assumed") && assumed.contains("--mps"), "{assumed}");
         assert!(of(Origin::Assumed, Origin::Read).contains("as it is now"));
         assert!(of(Origin::Assumed, Origin::Assumed).contains("MPS assumed"));
+    }
+
+    /// Why a link is assumed: a sysfs that cannot be read is not one that lacks the GPU.
+    #[test]
+    fn why_a_link_is_assumed_is_said() {
+        let of = |pci, sysfs| sysfs_link(pci, FsPath::new(sysfs)).unwrap_err();
+        assert!(of(None, "/sys").contains("no PCI address"));
+        let refused = of(Some("0000:01:00.0"), "/no/such/directory");
+        assert!(refused.contains("cannot be read"), "{refused}");
     }
 }
