@@ -399,6 +399,11 @@ impl Comparison {
                 "noise: of repeated values nine in ten lie within ±{noise:.1} % of their middle"
             ));
         }
+        let both = before.names.iter().filter(|name| after.names.contains(name));
+        // A result beside itself shows what the command says of equal ones.
+        for name in both.filter(|_| before.names.len() + after.names.len() > 2) {
+            notes.push(format!("{name} is on both sides, which brings them nearer to each other"));
+        }
         let unbounded = |row: &&Row| row.interval.is_some_and(|interval| interval.high.is_none());
         let unbounded = rows.iter().filter(unbounded).count();
         if unbounded > 0 {
@@ -443,7 +448,8 @@ impl Comparison {
     fn json(&self) -> Vec<Value> {
         let row = |row: &Row| {
             json!({
-                "row": row.key.text(&self.common), "measure": row.key.measure,
+                // With what all rows share: rows of several comparisons are joined by it.
+                "row": row.key.text(&[]), "measure": row.key.measure,
                 "before": row.before, "after": row.after, "ratio": row.ratio,
                 "low": row.interval.map(|i| i.low), "high": row.interval.and_then(|i| i.high),
                 "verdict": row.verdict(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::rows::Better;
+use super::rows::{Better, Key};
 use super::{Comparison, Interval};
 
 /// Longest name that stands before its values; a longer one stands above them.
@@ -33,6 +33,10 @@ impl Comparison {
         let mut out = String::new();
         for (side, files) in ["A, before: ", "B, after:  "].into_iter().zip(&self.files) {
             let _ = writeln!(out, "{side}{}", files.join(", "));
+        }
+        if !self.common.is_empty() {
+            let all = Key { row: self.common.clone(), measure: String::new() };
+            let _ = writeln!(out, "every row:  {}", all.text(&[]));
         }
         let _ = writeln!(
             out,
@@ -78,6 +82,13 @@ impl Comparison {
             let unjudged = format!(", {unknown} not judged");
             out += if unknown > 0 { &unjudged } else { "" };
             out.push('\n');
+            if let Some(noise) = self.noise.filter(|noise| *noise > limit / 100.0) {
+                let _ = writeln!(
+                    out,
+                    "note: {limit} % is less than the noise of ±{} %: such rows may be chance; give more runs",
+                    number(100.0 * noise)
+                );
+            }
             for &i in failed {
                 let (row, name) = (&self.rows[i], &names[i]);
                 let _ = match row.loss() {

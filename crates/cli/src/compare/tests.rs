@@ -36,7 +36,14 @@ fn ratios_have_the_interval_of_their_repetitions() {
     assert!((all.rows[1].loss() - 1.0).abs() < 1e-9);
     let text = all.text(false, Some((0.05, &all.beyond(0.05))));
     assert!(text.contains("2 worse by more than 5 %") && text.contains("64 B"), "{text}");
-    assert!(!text.contains("push"), "all rows have it: {text}");
+    assert_eq!(text.matches("push").count(), 1, "all rows have it: {text}");
+    assert!(text.lines().any(|line| line == "every row:  push"), "{text}");
+    // Of several comparisons rows can be joined.
+    assert_eq!(all.json()[0]["row"], "push 8 B");
+    // Nine in ten of the values vary by less than 4 %; and a limit below that is told.
+    assert!(!text.contains("may be chance"), "{text}");
+    let strict = all.text(false, Some((0.03, &all.beyond(0.03))));
+    assert!(strict.contains("note: 3 % is less than the noise of ±"), "{strict}");
     assert!(all.svg().unwrap().contains("latency_ns_p50"));
 }
 
