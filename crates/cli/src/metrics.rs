@@ -1,4 +1,4 @@
-//! Counters of running devices for Prometheus: one thread, which answers one request after the other.
+//! Counters of running devices for Prometheus: a thread that takes connections, and one for each, up to [`MOST_AT_ONCE`].
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -15,6 +15,8 @@ use crate::cli::CliError;
 /// Longest request, and how long it may take to come.
 const MOST_BYTES: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Connections that are answered at once: as many may be silent, and who asks behind them has an answer at once.
+const MOST_AT_ONCE: usize = 32;
 
 /// Answers on a port of the loopback interface for as long as the process lives.
 pub fn serve(port: u16, tracing: &Arc<Tracing>) -> Result<(), CliError> {
@@ -28,14 +30,7 @@ pub fn serve(port: u16, tracing: &Arc<Tracing>) -> Result<(), CliError> {
     let at = listener.local_addr().map_err(refused)?;
     eprintln!("bellpush: metrics at http://{at}/metrics");
     let tracing = tracing.clone();
-    let answer = move || {
-        for stream in listener.incoming() {
-            match stream {
-                Ok(stream) => drop(answer(stream, &tracing)), // who asked has gone
-                Err(_) => thread::sleep(Duration::from_millis(100)), // no descriptors: perhaps soon
-            }
-        }
-    };
+    let answer = move || answer_all(&listener, &tracing);
     // Signals are for the thread that waits for the program: this one begins, and stays, without any.
     let before =
         SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| refused(e.into()))?;
@@ -43,6 +38,27 @@ pub fn serve(port: u16, tracing: &Arc<Tracing>) -> Result<(), CliError> {
     before.thread_set_mask().map_err(|e| refused(e.into()))?;
     spawned.map_err(refused)?;
     Ok(())
+}
+
+/// Answers for as long as the process lives.
+fn answer_all(listener: &TcpListener, tracing: &Arc<Tracing>) {
+    let open = Arc::new(());
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            thread::sleep(Duration::from_millis(100)); // no descriptors: perhaps soon
+            continue;
+        };
+        let (own, own_tracing) = (open.clone(), tracing.clone());
+        let answer = move || {
+            let _own = own;
+            let _ = answer(stream, &own_tracing); // who asked may have gone
+        };
+        let is_free = Arc::strong_count(&open) <= MOST_AT_ONCE + 1;
+        // Without another thread the connection is closed: who asks again is served when others have ended.
+        if is_free {
+            let _ = thread::Builder::new().name("bellpush-metrics".into()).spawn(answer);
+        }
+    }
 }
 
 fn answer(mut stream: TcpStream, tracing: &Tracing) -> io::Result<()> {
@@ -119,6 +135,24 @@ fn status(request: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever connects and says nothing keeps nobody from an answer.
+    #[test]
+    fn silent_connections_delay_no_answer() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        let tracing = Tracing::new(false, true).unwrap();
+        thread::spawn(move || answer_all(&listener, &tracing));
+        let silent: Vec<_> = (0..5).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let begin = Instant::now();
+        let mut asking = TcpStream::connect(at).unwrap();
+        asking.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        drop(silent);
+    }
 
     #[test]
     fn only_whole_requests_for_the_metrics_are_answered() {
