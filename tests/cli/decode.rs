@@ -176,6 +176,8 @@ fn what_is_live_ends_by_itself_and_refuses_what_is_none() {
     fs::write(&path, "bellpush-record 2\n").unwrap();
     let output = decode(&["live", place, "--seconds", "1", "--json"]);
     assert_eq!((output.status.code(), text(&output).as_str()), (Some(0), "[]\n"));
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert!(line.contains("nothing was decoded until the end"), "{line}");
     assert!(since.elapsed().as_secs() >= 1);
     fs::write(&path, "something else entirely").unwrap();
     let line = refused(&decode(&["live", place]));

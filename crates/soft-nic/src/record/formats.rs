@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::MAGIC;
 use super::event::{Call, Event, Header, Outcome, Place, SrqSort};
-use super::reader::{RecordingError, behind_the_end, broken, cut, event_at, not_ours};
+use super::reader::{RecordingError, behind_the_end, broken, cut, event_at, not_ours, plain};
 use bellpush_nic::QpType;
 use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
@@ -432,7 +432,7 @@ impl Following {
                 Err(postcard::Error::DeserializeUnexpectedEnd) => {
                     return cut(&self.rest, magic).map(|()| true);
                 }
-                Err(error) => return Err(broken(magic, error)),
+                Err(error) => return Err(broken(magic, plain(error))),
             }
         }
         let Some(reading) = &mut self.reading else { return Ok(true) };
@@ -469,7 +469,7 @@ pub fn formats(
     match all.reading {
         Some(_) => Ok(all.closed),
         None if all.rest.len() < MAGIC.len() => Err(RecordingError::NotOne),
-        None => Err(broken(MAGIC.len(), postcard::Error::DeserializeUnexpectedEnd)),
+        None => Err(broken(MAGIC.len(), plain(postcard::Error::DeserializeUnexpectedEnd))),
     }
 }
 

@@ -56,7 +56,7 @@ impl Recording {
     pub(super) fn of(bytes: Vec<u8>) -> Result<Self, RecordingError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| not_ours(&bytes))?;
         let (header, rest) =
-            postcard::take_from_bytes(rest).map_err(|error| broken(MAGIC.len(), error))?;
+            postcard::take_from_bytes(rest).map_err(|error| broken(MAGIC.len(), plain(error)))?;
         let first = bytes.len() - rest.len();
         Ok(Self { header, bytes: bytes.into(), first })
     }
@@ -80,6 +80,20 @@ pub(super) fn not_ours(bytes: &[u8]) -> RecordingError {
 
 pub(super) fn broken(at: usize, error: impl std::fmt::Display) -> RecordingError {
     RecordingError::Broken { at, what: error.to_string() }
+}
+
+/// What is wrong with bytes, in words of a recording rather than of its encoding.
+pub(super) fn plain(error: postcard::Error) -> &'static str {
+    use postcard::Error;
+    match error {
+        Error::DeserializeUnexpectedEnd => "the file ends in it",
+        Error::DeserializeBadVarint => "a number of more bytes than it may have",
+        Error::DeserializeBadUtf8 | Error::DeserializeBadChar => "a text that is not UTF-8",
+        Error::DeserializeBadBool | Error::DeserializeBadOption | Error::DeserializeBadEnum => {
+            "a choice that there is not"
+        }
+        _ => "no event of a recording",
+    }
 }
 
 /// Longest event, in bytes: a key of 2^16 parts takes 1.6 MiB, a piece of a copy whose payload is there whole 1 MiB.
@@ -109,7 +123,7 @@ pub(super) fn event_at(
         }
         Ok((event, rest)) => Ok(Some((event, bytes.len() - rest.len()))),
         Err(postcard::Error::DeserializeUnexpectedEnd) => cut(bytes, at).map(|()| None),
-        Err(error) => Err(broken(at, error)),
+        Err(error) => Err(broken(at, plain(error))),
     }
 }
 
