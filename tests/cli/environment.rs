@@ -27,6 +27,37 @@ const TENTH: &str = "rdma mlx5_10 at=0000:9a:00.1 fw=28.39.1002 board=MT_0000000
 const DOWN: &str = "port mlx5_1:1 state=DOWN";
 const NO_PEERMEM: &str = "modules mlx5_core mlx5_ib ib_uverbs nvidia nvidia_uvm";
 
+/// Nothing is said of the values of variables that no check looks at.
+#[test]
+fn what_is_not_looked_at_is_named() {
+    let topology = "env NCCL_TOPO_FILE=/no/such/file";
+    told(
+        "env-nccl",
+        &[
+            (
+                "ib-switches",
+                &[topology],
+                "note",
+                "none of NCCL_* that is set is looked at: NCCL_TOPO_FILE",
+            ),
+            (
+                "ib-switches",
+                &["env NCCL_IB_HCA=mlx5_0", topology],
+                "fine",
+                "1 of 2 NCCL_* that are set are looked at, and none contradicts the machine; not looked at: NCCL_TOPO_FILE",
+            ),
+        ],
+    );
+    told(
+        "env-ucx",
+        &[("ib-switches", &["env UCX_RNDV_SCHEME=get_zcopy"], "note", "UCX_RNDV_SCHEME")],
+    );
+    told(
+        "env-nvshmem",
+        &[("ib-switches", &["env NVSHMEM_SYMMETRIC_SIZE=1T"], "note", "NVSHMEM_SYMMETRIC_SIZE")],
+    );
+}
+
 #[test]
 fn lists_and_levels_are_read_as_nccl_reads_them() {
     told(

@@ -69,6 +69,22 @@ fn a_missing_file_is_no_fault() {
     assert_eq!(known.difference(&found).count(), 0, "no longer: {:?}", known.difference(&found));
 }
 
+/// A function that does not say what it is may be a GPU, and counts of what is not seen are no zeros.
+#[test]
+fn a_function_without_a_class_may_be_a_gpu() {
+    let dir = folder();
+    fs::create_dir_all(dir.path().join("sys/bus/pci/devices/0000:01:00.0")).unwrap();
+    fs::create_dir_all(dir.path().join("proc")).unwrap();
+    let all = findings_of(dir.path()).unwrap();
+    let gpu = all.iter().find(|f| f[0] == "gpu").expect("of the GPU");
+    assert_eq!(gpu[1], "unseen", "{gpu:?}");
+    let text = on(dir.path(), &[]).1;
+    let line = text.lines().find(|line| line.starts_with("  machine")).expect("the machine");
+    let rest = text[text.find(line).unwrap()..].split("\n\n").next().unwrap();
+    let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(rest.contains("NVIDIA GPUs: not seen; devices of mlx5: not seen"), "{rest}");
+}
+
 /// How many files were away in turn, and which of them made a check warn.
 fn without_each(name: &str) -> (usize, Vec<(String, String)>) {
     let (dir, away) = (machine(name, &[]), folder());

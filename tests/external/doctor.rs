@@ -81,6 +81,23 @@ fn a_card_whose_paths_fail_cannot_be_used() {
     assert!(pull["prevented_by"].as_array().unwrap().contains(&"live".into()), "{pull}");
 }
 
+/// Before it is opened a device of no given address has none yet, which is no fault of it.
+#[test]
+fn a_device_that_is_not_open_lacks_no_address() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("doctor.json");
+    let file = file.to_str().unwrap();
+    for (options, severity) in [(&[][..], "unseen"), (&["--address", "127.0.0.5"][..], "fine")] {
+        let ended = run(options, &[bellpush(), "doctor", "--json", file]);
+        assert!(matches!(ended.code, Some(0 | 1 | 3)), "{ended:?}");
+        let json: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        let all = json["findings"].as_array().unwrap();
+        let gid = all.iter().find(|f| f["check"] == "roce-gid").unwrap_or_else(|| panic!("{json}"));
+        assert_eq!(gid["severity"], severity, "{gid}");
+    }
+}
+
 /// What the pages show: a bench on a software device, which it takes for a card.
 #[test]
 fn a_bench_takes_the_device_for_a_card() {

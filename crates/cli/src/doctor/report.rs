@@ -85,17 +85,15 @@ impl<'a> Report<'a> {
         let mut out = format!("bellpush doctor: {}\n", short(&self.name));
         wrapped(&mut out, "recorded", &self.what);
         let (linux, cpu) = (known(m.system.release.known()), known(m.system.cpu.known()));
-        let plural = |n: usize| if n == 1 { "" } else { "s" };
-        let (gpus, cards) = (m.gpus().len(), m.mlx5().count());
-        wrapped(
-            &mut out,
-            "machine",
-            &format!(
-                "Linux {linux}; {cpu}; {gpus} NVIDIA GPU{}; {cards} device{} of mlx5",
-                plural(gpus),
-                plural(cards)
-            ),
-        );
+        let counted = |n: usize, what: &str, is_seen: bool, of: &str| match (n, is_seen) {
+            (0, false) => format!("{what}s{of}: not seen"),
+            (1, _) => format!("1 {what}{of}"),
+            (n, _) => format!("{n} {what}s{of}"),
+        };
+        let is_unseen = |check: &str| self.of(Severity::Unseen).any(|f| f.check == check);
+        let gpus = counted(m.gpus().len(), "NVIDIA GPU", !is_unseen("gpu"), "");
+        let cards = counted(m.mlx5().count(), "device", !is_unseen("rdma-device"), " of mlx5");
+        wrapped(&mut out, "machine", &format!("Linux {linux}; {cpu}; {gpus}; {cards}"));
         self.verdict(&mut out);
         self.placement(&mut out);
         for (severity, head) in [(Severity::Prevents, "PREVENTS"), (Severity::Warning, "WARNING")] {

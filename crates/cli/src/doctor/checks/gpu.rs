@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bellpush::pcie::topology::{Address, Kind};
+use bellpush::pcie::topology::{Address, Capture, Function, Kind};
 
 use super::{least, nodes};
 use crate::doctor::finding::{Finding, Need};
@@ -16,6 +16,20 @@ const DMABUF_LINUX: (u32, u32) = (5, 12);
 /// BAR 1 below which a region of usual size does not fit: GPUs without a large BAR have 256 MiB.
 const SMALL_BAR: u64 = 1 << 30;
 
+/// Base class of GPUs (PCI Code and ID Assignment specification).
+const DISPLAY: u16 = 0x03;
+
+/// How many functions may be GPUs by what is not shown of them: displays without a vendor, or all where none shows its
+/// class. Of a copy that lacks the class of some these are as a rule bridges.
+fn nameless(capture: &Capture) -> usize {
+    let is_display = |f: &&Function| f.class.is_some_and(|class| class >> 8 == DISPLAY);
+    let displays = capture.functions().filter(|f| is_display(f) && f.vendor.is_none()).count();
+    match capture.functions().all(|f| f.class.is_none()) {
+        true => capture.functions().count(),
+        false => displays,
+    }
+}
+
 pub fn present(m: &Machine) -> Vec<Finding> {
     let gpus = m.gpus();
     let driver = &m.nvidia.version;
@@ -26,6 +40,11 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         }
         if m.pci.capture == Seen::Absent && !m.pci.is_shown {
             let found = "PCI functions: /sys/bus is not there";
+            return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
+        }
+        let nameless = m.pci.capture.known().map_or(0, nameless);
+        if nameless > 0 {
+            let found = format!("{nameless} PCI functions that do not show what they are");
             return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
         }
         let others = m.pci.capture.known().map_or(0, |c| c.of_kind(Kind::Gpu).len());

@@ -132,7 +132,10 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
                 gid.gid.to_ipv4_mapped().map_or_else(|| gid.gid.to_string(), |v4| v4.to_string());
             Finding::fine(format!("index {}: RoCE v2, {address}", gid.index))
         } else if port.hidden_gids > 0 {
-            let found = found("neither type nor address of some");
+            let found = format!(
+                "{} GIDs without a type or an address; of the others none is of RoCE v2",
+                port.hidden_gids
+            );
             Finding::unseen(found, "ibv_devinfo -v, or show_gids")
         } else if !v2.is_empty() {
             let found = found("RoCE v2 of a link-local address alone");

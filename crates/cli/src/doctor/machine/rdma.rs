@@ -51,7 +51,8 @@ pub struct Port {
     pub rate: Seen<(f64, String)>,
     /// Entries of the GID table that are not zero.
     pub gids: Vec<Gid>,
-    /// Entries whose GID or type is not shown.
+    /// Entries whose GID or type is not shown, and those of RoCE v2 that have no address yet: an empty entry of a card
+    /// has no type (Linux, drivers/infiniband/core/sysfs.c), that of a software device gets its address when it opens.
     pub hidden_gids: usize,
     /// Whether GIDs are of VLANs: they have another interface; `None` where not all show theirs.
     pub has_vlans: Option<bool>,
@@ -217,7 +218,13 @@ fn port(root: &Root, device: &str, number: u32, netdevs: &[String]) -> Port {
     let of_gid = gids.first().and_then(interface);
     let (shown, typed) = (gid_names(root, &dir, "gids"), gid_names(root, &dir, "gid_attrs/types"));
     let is_hidden = |index: &&usize| !shown.contains(index);
+    let is_to_come = |index: &&usize| {
+        let kind = || root.text(&format!("{dir}/gid_attrs/types/{index}"));
+        !gids.iter().any(|gid| gid.index == **index)
+            && kind().known().is_some_and(|kind| kind == ROCE_V2)
+    };
     let hidden_gids = typed.iter().filter(is_hidden).count()
+        + shown.iter().filter(is_to_come).count()
         + gids.iter().filter(|gid| gid.is_v2.is_none()).count();
     let mut counters = BTreeMap::new();
     for folder in ["counters", "hw_counters"] {
@@ -260,6 +267,9 @@ fn class(root: &Root, name: &str) -> Option<u8> {
     line.strip_prefix("Global tclass=").unwrap_or(line).trim().parse().ok()
 }
 
+/// The type of a GID of RoCE v2.
+const ROCE_V2: &str = "RoCE v2";
+
 fn gid_names(root: &Root, dir: &str, folder: &str) -> Vec<usize> {
     let names = root.list(&format!("{dir}/{folder}")).into_iter();
     names.filter_map(|n| n.parse().ok()).filter(|&n| n < MAX_GIDS).collect()
@@ -273,7 +283,7 @@ fn gid(root: &Root, dir: &str, index: usize) -> Option<Gid> {
         return None;
     }
     let kind = root.text(&format!("{dir}/gid_attrs/types/{index}"));
-    Some(Gid { index, gid, is_v2: kind.known().map(|kind| kind == "RoCE v2") })
+    Some(Gid { index, gid, is_v2: kind.known().map(|kind| kind == ROCE_V2) })
 }
 
 /// Device nodes of RDMA devices.

@@ -383,13 +383,76 @@ fn left_out(m: &Machine, gpus: Vec<(Address, String)>, shown: &BTreeSet<&str>) -
     }
 }
 
-/// The findings, or that what is set is in order.
+/// The variables that the checks look at, those of traffic classes (`class.rs`) among them.
+const LOOKED_AT: [&str; 23] = [
+    "NCCL_DMABUF_ENABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_HCA",
+    "NCCL_IB_TC",
+    "NCCL_NET",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_SOCKET_IFNAME",
+    "NVSHMEM_ENABLE_NIC_PE_MAPPING",
+    "NVSHMEM_HCA_LIST",
+    "NVSHMEM_HCA_PE_MAPPING",
+    "NVSHMEM_HCA_PREFIX",
+    "NVSHMEM_IBGDA_NIC_HANDLER",
+    "NVSHMEM_IB_DISABLE_DMABUF",
+    "NVSHMEM_IB_ENABLE_IBGDA",
+    "NVSHMEM_IB_GID_INDEX",
+    "NVSHMEM_IB_TRAFFIC_CLASS",
+    "NVSHMEM_REMOTE_TRANSPORT",
+    "UCX_IB_GID_INDEX",
+    "UCX_IB_GPU_DIRECT_RDMA",
+    "UCX_IB_TRAFFIC_CLASS",
+    "UCX_NET_DEVICES",
+    "UCX_TLS",
+];
+
+/// The findings, or that what is set and looked at is in order.
 fn said(all: Vec<Finding>, m: &Machine, start: &str) -> Vec<Finding> {
-    let count = m.env.keys().filter(|k| k.starts_with(start)).count();
-    if all.is_empty() && count > 0 {
-        return vec![Finding::fine(format!(
-            "{count} of {start}* are set, and none contradicts the machine"
-        ))];
+    let set = m.env.keys().filter(|name| name.starts_with(start));
+    let (seen, others): (Vec<_>, Vec<_>) = set.partition(|name| LOOKED_AT.contains(&name.as_str()));
+    if !all.is_empty() || seen.is_empty() && others.is_empty() {
+        return all;
     }
-    all
+    let count = seen.len() + others.len();
+    let others = others.into_iter().map(|name| short(name)).collect::<Vec<_>>().join(", ");
+    vec![match (seen.len(), others.is_empty()) {
+        (_, true) => {
+            Finding::fine(format!("{count} of {start}* are set, and none contradicts the machine"))
+        }
+        (0, false) => Finding::note(format!("none of {start}* that is set is looked at: {others}")),
+        (n, false) => Finding::fine(format!(
+            "{n} of {count} {start}* that are set are looked at, and none contradicts the machine; \
+             not looked at: {others}"
+        )),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A variable that a check names is one that is said to be looked at, and no other is.
+    #[test]
+    fn what_is_looked_at_is_what_the_checks_name() {
+        let sources = [
+            include_str!("nccl.rs"),
+            include_str!("nvshmem.rs"),
+            include_str!("ucx.rs"),
+            include_str!("../class.rs"),
+        ];
+        let is_name = |word: &str| {
+            word.split_once('_').is_some_and(|(start, rest)| {
+                ["NCCL", "NVSHMEM", "UCX"].contains(&start) && !rest.is_empty()
+            }) && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+        };
+        let mut named: Vec<&str> =
+            sources.iter().flat_map(|text| text.split('"')).filter(|word| is_name(word)).collect();
+        named.sort_unstable();
+        named.dedup();
+        assert_eq!(named, LOOKED_AT);
+    }
 }
