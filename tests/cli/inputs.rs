@@ -115,11 +115,19 @@ fn what_is_read_is_not_written_over() {
         ("bench --payload input --json other", "a file that is read"),
         ("bench --payload input --trace other", "a file that is read"),
         ("bench --json both --trace both", "one result fits in a file"),
+        ("run --fault input --record other -- touch ran", "a file that is read"),
+        ("run --fault input --pcap input -- touch ran", "a file that is read"),
+        ("trace --fault input --record other -- touch ran", "a file that is read"),
+        ("trace --fault input -o input -- touch ran", "a file that is read"),
+        ("run --record both --pcap both -- touch ran", "one result fits in a file"),
+        ("trace --record both -o both -- touch ran", "one result fits in a file"),
+        ("trace --pcap ./both --output both -- touch ran", "one result fits in a file"),
     ] {
         let output = bellpush(dir.path(), &command.split(' ').collect::<Vec<_>>());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(why), "{command}: {said}");
         assert_eq!(std::fs::read(dir.path().join("input")).unwrap(), b"mine", "{command}");
+        assert!(!dir.path().join("ran").exists(), "{command}: the program was started");
     }
 }
 

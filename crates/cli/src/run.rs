@@ -3,6 +3,8 @@
 //! The program is unchanged: an object that is preloaded into it (`shim/`) takes the place of the
 //! kernel's interface and of the card. Programs that it starts have the devices too.
 
+mod places;
+
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -111,6 +113,7 @@ pub struct RunArgs {
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let devices = &args.devices;
+    devices.check_places(None)?;
     let counts = devices.stats || devices.metrics.is_some();
     let tracing = counts.then(|| Tracing::new(false, true)).transpose();
     let fault = "this is a fault; please report it";
