@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Hidden};
 use bellpush_nic::{Mtu, NicAddress};
-use bellpush_preload::{MAX_DEVICES, Preload, Wire};
+use bellpush_preload::{MAX_DEVICES, Preload, Wire, of_device};
 use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
@@ -377,6 +377,6 @@ fn again(path: PathBuf, index: usize) -> PathBuf {
 
 /// A capture's or recording's name, with the process's number for `%p` and the device's for `%d`.
 fn named(path: &Path, index: usize) -> PathBuf {
-    let name = path.to_string_lossy();
-    name.replace("%p", &std::process::id().to_string()).replace("%d", &index.to_string()).into()
+    let name = of_device(path, index);
+    name.to_string_lossy().replace("%p", &std::process::id().to_string()).into()
 }

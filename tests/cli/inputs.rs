@@ -159,6 +159,20 @@ fn names_that_are_not_utf_8_are_refused_in_one_line() {
 }
 
 #[test]
+fn devices_do_not_share_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["run --record", "run --pcap", "trace --record", "trace --pcap"] {
+        let rest = "two-%p --devices 2 -- touch ran";
+        let command = format!("{command} {rest}");
+        let output = bellpush(dir.path(), &command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains("%d, the device's number") && said.lines().count() == 1, "{said}");
+        assert!(!dir.path().join("ran").exists(), "{command}: the program was started");
+    }
+}
+
+#[test]
 fn help_names_every_kind_of_adversary() {
     let output = bellpush(Path::new("."), &["run", "--help"]);
     let help = String::from_utf8(output.stdout).unwrap();

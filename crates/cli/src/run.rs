@@ -81,11 +81,11 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "SEED[,KIND...]")]
     adversary: Option<Adversary>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,
-    /// %d by the device's
+    /// %d by the device's, and is needed with --devices
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Write down what each device is asked, sees and does, for 'bellpush replay'; %p and %d as in --pcap, and needed
-    /// where several processes open devices
+    /// Write down what each device is asked, sees and does, for 'bellpush replay'; %p and %d as in --pcap, and %p is
+    /// needed where several processes open devices
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write payload down whole, and not as a hash
