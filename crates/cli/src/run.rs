@@ -81,7 +81,7 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "SEED[,KIND...]")]
     adversary: Option<Adversary>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,
-    /// %d by the device's, and is needed with --devices
+    /// %d by the device's, and is needed with several --devices
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Write down what each device is asked, sees and does, for 'bellpush replay'; %p and %d as in --pcap, and %p is
@@ -113,7 +113,7 @@ pub struct RunArgs {
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let devices = &args.devices;
-    devices.check_places(None)?;
+    let _pipes = devices.check_places(None)?;
     let counts = devices.stats || devices.metrics.is_some();
     let tracing = counts.then(|| Tracing::new(false, true)).transpose();
     let fault = "this is a fault; please report it";
