@@ -91,7 +91,7 @@ pub struct DeviceArgs {
     /// Write payload down whole, and not as a hash
     #[arg(long, requires = "record")]
     record_payload: bool,
-    /// Report opened devices and refused requests on stderr
+    /// Report opened devices, refused requests and what becomes of a script's faults on stderr
     #[arg(long)]
     verbose: bool,
     /// Say at the end what each device and queue pair has counted, on stderr
