@@ -297,14 +297,76 @@ fn promises_have_tests_that_are_there() {
     none(untested(&promises, |file| fs::read_to_string(root().join(file)).ok()));
 }
 
+/// Planted bugs of a row that are not there, or whose test the row does not name as `FILE::TEST`.
+fn uncaught(row: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let named: Vec<_> = row.split('`').skip(1).step_by(2).collect();
+    let tests: Vec<_> = named.iter().filter_map(|word| word.split_once(".rs::")).collect();
+    let is_bug = |word: &&&str| {
+        let is_path = word.contains(['.', ' ', ':']) || word.starts_with("crates/");
+        word.matches('/').count() == 1 && !is_path
+    };
+    let catches = |line: &str| {
+        let target = line.split_once("--test ").and_then(|(_, rest)| rest.split(' ').next());
+        let package = line.split_once("-p bellpush-").and_then(|(_, rest)| rest.split(' ').next());
+        let folder = match (target, package) {
+            (Some(target), _) => format!("tests/{target}/"),
+            (None, Some("shim")) => "shim/".into(),
+            (None, Some(package)) => format!("crates/{package}/"),
+            (None, None) => "src/".into(),
+        };
+        // Modules are in the file's path; those of unit tests have no name of their own there.
+        let parts = line.rsplit(' ').next().unwrap_or_default().split("::");
+        let parts: Vec<_> = parts.filter(|part| !["", "tests"].contains(part)).collect();
+        tests.iter().any(|(file, test)| {
+            let has = |part: &&str| {
+                let is_it =
+                    |name: &str| name == *part || name.strip_suffix("_tests") == Some(*part);
+                test.starts_with(*part) || file.split('/').any(is_it)
+            };
+            file.starts_with(&folder) && parts.iter().all(has)
+        })
+    };
+    let wrong = named.iter().filter(is_bug).filter_map(|bug| {
+        let Some(text) = source(&format!("mutants/{bug}.toml")) else {
+            return Some(format!("there is no bug {bug}"));
+        };
+        let line = text.lines().find_map(|line| line.strip_prefix("test = \"")?.strip_suffix('"'));
+        let line = line.unwrap_or_default();
+        (!catches(line)).then(|| format!("the row of {bug} does not name its test: {line}"))
+    });
+    wrong.collect()
+}
+
 #[test]
 fn invariants_have_tests_that_are_there() {
     let text = fs::read_to_string(root().join("docs/reliability.md")).expect("the page");
     let table = text.split_once("| | invariant |").expect("the table").1;
     let table = table.split_once("\n\n").expect("its end").0;
     let table = format!("| | invariant |{table}");
-    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 10);
-    none(untested(&table, |file| fs::read_to_string(root().join(file)).ok()));
+    let rows = || table.lines().filter(|line| line.starts_with("| "));
+    assert_eq!(rows().count(), 10);
+    let source = |file: &str| fs::read_to_string(root().join(file)).ok();
+    none(untested(&table, source));
+    none(rows().flat_map(|row| uncaught(row, source)).collect());
+}
+
+#[test]
+fn a_bug_whose_test_a_row_does_not_name_is_found() {
+    let source = |file: &str| match file {
+        "mutants/nic/a.toml" => Some("test = \"--test roce errors::late\"\n".to_owned()),
+        "mutants/nic/b.toml" => Some("test = \"-p bellpush-nic --lib queue::tests::full\"".into()),
+        _ => None,
+    };
+    for (row, wrong) in [
+        ("| `tests/roce/errors.rs::late_ones_are_told` | `nic/a` | `cargo test --test roce` |", 0),
+        ("| `tests/soft_nic/errors.rs::late_ones_are_told` | `nic/a` |", 1),
+        ("| `tests/roce/errors.rs::early_ones_are_told` | `nic/a` |", 1),
+        ("| `crates/nic/src/queue_tests.rs::full_ones_are_refused` | `nic/b` |", 0),
+        ("| `crates/nic/src/rings.rs::full_ones_are_refused` | `nic/b`, `nic/c` |", 2),
+        ("| `crates/nic`, `order.cuh`, `objects/mr.rs` |", 0),
+    ] {
+        assert_eq!(uncaught(row, source).len(), wrong, "{row}");
+    }
 }
 
 /// Numbers of three digits and more of a row that none of the pages which it links to has.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Hidden};
 use bellpush_nic::{Mtu, NicAddress};
-use bellpush_preload::{MAX_DEVICES, Preload, Wire};
+use bellpush_preload::{MAX_DEVICES, Preload, Wire, of_device};
 use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
@@ -164,6 +164,8 @@ pub struct Device {
     pub listeners: Arc<Listeners>,
     /// XRC domains that are open, by their files.
     xrcds: Mutex<HashMap<FileId, Weak<Xrcd>>>,
+    /// The faults of its script, where what becomes of them is told.
+    told_faults: Option<Arc<ScriptedFaults>>,
     /// Who steps its engine.
     pub driver: Arc<Driver>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -201,6 +203,7 @@ impl Device {
             script: options.fault.clone().map(|text| (text, index)),
         });
         let trace = waits::tracing(options).map(|tracing| (tracing, index));
+        let told_faults = faults.clone().filter(|_| options.verbose);
         let config = SoftConfig { faults, adversary, record, trace, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link)?;
         waits::begin(&nic);
@@ -230,6 +233,7 @@ impl Device {
             dm_left: Mutex::new(options.dm_bytes),
             listeners,
             xrcds: Mutex::default(),
+            told_faults,
             driver,
             thread: Mutex::new(Some(thread)),
             watch: Mutex::new(Some(watch)),
@@ -244,11 +248,25 @@ impl Device {
     pub fn xrcds(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Xrcd>>> {
         lock(&self.xrcds)
     }
+
+    /// Says at its end how much its adversary has found, if anything, and which of its script's faults have not struck.
+    pub fn tell_end(&self) {
+        let index = self.index;
+        let counts: Vec<_> =
+            self.nic.finding_counts().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+        if !counts.is_empty() {
+            say(&format!("adversary: mlx5_{index}: found in all: {}", counts.join(", ")));
+        }
+        let faults = self.told_faults.iter().flat_map(|faults| faults.done());
+        for (fault, _) in faults.filter(|&(_, strikes)| strikes == 0) {
+            say(&format!("mlx5_{index}: fault {fault} of the script has not struck"));
+        }
+    }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        tell_counts(self.index, &self.nic);
+        self.tell_end();
         drop(lock(&self.watch).take());
         if let Some(process) = process() {
             process.drivers.remove(self.index, &self.driver);
@@ -353,15 +371,6 @@ fn tell(index: usize, finding: &Finding, count: u64) {
     say(&format!("adversary: mlx5_{index}: {finding} [{count}]"));
 }
 
-/// Says how much a device's adversary has found, if anything.
-pub fn tell_counts(index: usize, nic: &SoftNic) {
-    let counts: Vec<_> =
-        nic.finding_counts().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
-    if !counts.is_empty() {
-        say(&format!("adversary: mlx5_{index}: found in all: {}", counts.join(", ")));
-    }
-}
-
 /// The name of a recording; of a device that the process opens again, with its count behind.
 fn again(path: PathBuf, index: usize) -> PathBuf {
     static OPENED: [AtomicU32; MAX_DEVICES] = [const { AtomicU32::new(0) }; MAX_DEVICES];
@@ -377,6 +386,6 @@ fn again(path: PathBuf, index: usize) -> PathBuf {
 
 /// A capture's or recording's name, with the process's number for `%p` and the device's for `%d`.
 fn named(path: &Path, index: usize) -> PathBuf {
-    let name = path.to_string_lossy();
-    name.replace("%p", &std::process::id().to_string()).replace("%d", &index.to_string()).into()
+    let name = of_device(path, index);
+    name.to_string_lossy().replace("%p", &std::process::id().to_string()).into()
 }

@@ -20,7 +20,7 @@ use bellpush_preload::{Preload, VARIABLE};
 use bellpush_soft_nic::log;
 
 use crate::counters;
-use crate::device::{self, At, Device, Gone};
+use crate::device::{At, Device, Gone};
 use crate::dir::Written;
 use crate::drive::{Drivers, Inside};
 use crate::error::Refusal;
@@ -316,13 +316,9 @@ impl Process {
         let of = |slot: &Slot| slot.open.upgrade();
         let open: Vec<_> = devices.iter().flat_map(|slots| slots.iter().map(of)).collect();
         drop(devices);
-        for (index, device) in open.iter().enumerate() {
-            if let Some(device) = device
-                && is_free
-            {
-                device::tell_counts(index, &device.nic);
-                device.nic.flush_recording();
-            }
+        for device in open.iter().flatten().filter(|_| is_free) {
+            device.tell_end();
+            device.nic.flush_recording();
         }
         // The engine of a device that is still open writes them.
         if self.options.pcap.is_some() && open.iter().any(Option::is_some) {

@@ -161,6 +161,18 @@ fn a_clone_that_stands_still_is_given_up() {
 }
 
 #[test]
+fn licences_are_looked_at_in_ci_or_it_fails() {
+    for (ci, passes, word) in [("false", true, "skipped"), ("true", false, "required in CI")] {
+        let (output, _) =
+            Copy::new().run(&format!("export CI={ci}; find_deny() {{ :; }}; crates_are_fit"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), passes, "CI={ci}: {said}");
+        assert!(said.contains("./x setup") && said.contains(word), "CI={ci}: {said}");
+        assert_eq!(said.lines().count(), 1, "CI={ci}: {said}");
+    }
+}
+
+#[test]
 fn an_nvcc_that_comes_or_goes_has_the_build_look_again() {
     let copy = Copy::new();
     // Whatever this machine has is out of sight: only the last of the places that x looks at counts.

@@ -1,7 +1,9 @@
 //! Files that are none, named as what each command is to read.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -115,11 +117,19 @@ fn what_is_read_is_not_written_over() {
         ("bench --payload input --json other", "a file that is read"),
         ("bench --payload input --trace other", "a file that is read"),
         ("bench --json both --trace both", "one result fits in a file"),
+        ("run --fault input --record other -- touch ran", "a file that is read"),
+        ("run --fault input --pcap input -- touch ran", "a file that is read"),
+        ("trace --fault input --record other -- touch ran", "a file that is read"),
+        ("trace --fault input -o input -- touch ran", "a file that is read"),
+        ("run --record both --pcap both -- touch ran", "one result fits in a file"),
+        ("trace --record both -o both -- touch ran", "one result fits in a file"),
+        ("trace --pcap ./both --output both -- touch ran", "one result fits in a file"),
     ] {
         let output = bellpush(dir.path(), &command.split(' ').collect::<Vec<_>>());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(why), "{command}: {said}");
         assert_eq!(std::fs::read(dir.path().join("input")).unwrap(), b"mine", "{command}");
+        assert!(!dir.path().join("ran").exists(), "{command}: the program was started");
     }
 }
 
@@ -147,6 +157,57 @@ fn names_that_are_not_utf_8_are_refused_in_one_line() {
         let output = command.current_dir(dir.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains("UTF-8"), "{option}: {said}");
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_told_before_the_program_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for folder in ["folder", "sealed"] {
+        std::fs::create_dir(at(folder)).unwrap();
+    }
+    std::fs::write(at("file"), "mine").unwrap();
+    std::os::unix::fs::symlink("file", at("link")).unwrap();
+    let mut wrong = vec![
+        ("absent/x", "its directory does not exist"),
+        ("absent/%p-%d", "its directory does not exist"),
+        ("folder", "it is a directory"),
+        ("fifo", "No such device"),
+        ("link", "symbolic links"),
+        ("file/x", "its directory does not exist"),
+    ];
+    // Root may write there.
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        std::fs::set_permissions(at("sealed"), Permissions::from_mode(0o500)).unwrap();
+        wrong.push(("sealed/%p", "Permission denied"));
+    }
+    for command in ["run --record", "run --pcap", "trace --record", "trace --pcap"] {
+        for (place, why) in &wrong {
+            let line = format!("{command} {place} -- touch ran");
+            let output = bellpush(dir.path(), &line.split(' ').collect::<Vec<_>>());
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(2) && said.contains(why), "{line}: {said}");
+            assert_eq!(said.lines().count(), 1, "{line}: {said}");
+            assert!(!at("ran").exists(), "{line}: the program was started");
+        }
+    }
+    assert_eq!(std::fs::read(at("file")).unwrap(), b"mine");
+    assert_eq!(std::fs::read_dir(at("folder")).unwrap().count(), 0);
+}
+
+#[test]
+fn devices_do_not_share_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["run --record", "run --pcap", "trace --record", "trace --pcap"] {
+        let rest = "two-%p --devices 2 -- touch ran";
+        let command = format!("{command} {rest}");
+        let output = bellpush(dir.path(), &command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains("%d, the device's number") && said.lines().count() == 1, "{said}");
+        assert!(!dir.path().join("ran").exists(), "{command}: the program was started");
     }
 }
 

@@ -1,6 +1,10 @@
 //! `bellpush soak` on the host executor: a short run, what it says when something is wrong, wrong input.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 fn soak(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
@@ -55,6 +59,28 @@ fn a_round_that_does_not_end_is_a_finding() {
     let told = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("the round has not ended after") && told.contains("\n  at: "), "{told}");
+}
+
+#[test]
+fn a_signal_ends_the_run_with_what_it_has() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+        command.args(["soak", "--gpu", "host", "--minutes", "10", "--seed", "1", "--every", "0.1"]);
+        let mut run = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut told = BufReader::new(run.stdout.take().unwrap());
+        let mut text = String::new();
+        // The first line of progress behind a round.
+        while !text.contains(" rounds, ") {
+            assert_ne!(told.read_line(&mut text).unwrap(), 0, "it ended by itself: {text}");
+        }
+        kill(Pid::from_raw(run.id() as i32), signal).unwrap();
+        told.read_to_string(&mut text).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(0), "{text}");
+        let ended = format!("\nended by {signal} after ");
+        for part in ["\nrounds                ", "mismatches            0\n", &ended, "\nclean\n"] {
+            assert!(text.contains(part), "{part:?}: {text}");
+        }
+    }
 }
 
 /// In this round a script ends the device, and now and then the first to be told of it is the atomic that brings

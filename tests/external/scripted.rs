@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::preloaded::{Running, alone, bellpush, pair, there};
+use crate::preloaded::{Running, alone, bellpush, pair, succeeds, there};
 
 fn script(folder: &tempfile::TempDir, text: &str) -> PathBuf {
     let path = folder.path().join("faults.toml");
@@ -33,6 +33,28 @@ fn a_program_gets_the_status_that_a_script_names() {
         }
         assert_ne!(client.code, Some(0), "{client:?}");
     }
+}
+
+#[test]
+fn a_fault_that_has_not_struck_is_told_at_the_end() {
+    let _alone = alone();
+    if !there("ibv_devinfo") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = script(
+        &folder,
+        "[[fault]]\non = \"port\"\naction = \"down\"\nafter = \"3000s\"\n\
+         [[fault]]\non = \"cqe\"\naction = \"drop\"\nnth = 100\n",
+    );
+    let fault = ["--fault", path.to_str().unwrap()];
+    let told = succeeds(&[&fault[..], &["--verbose"]].concat(), &["ibv_devinfo"]);
+    for number in [1, 2] {
+        let line = format!("bellpush: mlx5_0: fault {number} of the script has not struck\n");
+        assert_eq!(told.matches(&line).count(), 1, "{line}: {told}");
+    }
+    let quiet = succeeds(&fault, &["ibv_devinfo"]);
+    assert!(!quiet.contains("has not struck"), "{quiet}");
 }
 
 #[test]

@@ -105,6 +105,9 @@ fn other_hosts_reach_nothing_that_was_not_told_to_be_reached() {
     if there("ibv_asyncwatch") {
         LazyLock::force(&OBJECT);
         reached_from_here_alone("run", command(&["run", "--", "ibv_asyncwatch"]), &["udp"]);
+        // The metrics' socket is there before the program's.
+        let counted = command(&["run", "--metrics=0", "--", "ibv_asyncwatch"]);
+        reached_from_here_alone("run --metrics", counted, &["tcp", "udp"]);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::queue_pairs::{Pair, attr, connect, inline, make_typed, pattern};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::InProcess;
 use bellpush::nic::soft::link::{Captured, Link, ShmNet, TxBatch};
-use bellpush::nic::soft::pcap::Pcap;
+use bellpush::nic::soft::pcap::{Pcap, try_place};
 use bellpush::nic::{Change, QpType, QueuePair};
 use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, Bth, Deth, Envelope, Extensions, Headers, MAX_PACKET_BYTES,
@@ -333,6 +333,37 @@ fn a_pipe_without_a_reader_is_refused_and_not_waited_for() {
     let reader = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
     drop(Pcap::create(&path).unwrap());
     assert_eq!(std::io::Read::read(&mut reader.unwrap(), &mut [0; 64]).unwrap(), 24);
+}
+
+/// As [`Pcap::create`] would: it makes nothing, empties nothing, and ends no pipe.
+#[test]
+fn a_place_is_tried_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let [new, old, link, pipe] = ["new", "old", "link", "pipe"].map(|name| dir.path().join(name));
+    assert!(try_place(&new).unwrap().is_none() && !new.exists());
+    std::fs::write(&old, b"mine").unwrap();
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(try_place(&old).unwrap().is_some());
+    assert_eq!(std::fs::read(&old).unwrap(), b"mine");
+    assert_eq!(old.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    std::os::unix::fs::symlink(&old, &link).unwrap();
+    for place in [&link, &dir.path().join("absent").join("x"), &dir.path().to_owned()] {
+        assert!(try_place(place).is_err(), "{}", place.display());
+    }
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&old, Some(65534), None).unwrap();
+        assert!(try_place(&old).is_err(), "another user's");
+    }
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(try_place(&pipe).unwrap_err().raw_os_error(), Some(libc::ENXIO));
+    let mut options = std::fs::OpenOptions::new();
+    let reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(&pipe);
+    let open = try_place(&pipe).unwrap();
+    // Its reader sees no end before the writer comes, and one afterwards.
+    let read = || std::io::Read::read(&mut reader.as_ref().unwrap(), &mut [0; 64]);
+    assert_eq!(read().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    drop(open);
+    assert_eq!(read().unwrap(), 0);
 }
 
 #[test]

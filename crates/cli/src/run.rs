@@ -3,6 +3,8 @@
 //! The program is unchanged: an object that is preloaded into it (`shim/`) takes the place of the
 //! kernel's interface and of the card. Programs that it starts have the devices too.
 
+mod places;
+
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -79,17 +81,17 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "SEED[,KIND...]")]
     adversary: Option<Adversary>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,
-    /// %d by the device's
+    /// %d by the device's, and is needed with several --devices
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Write down what each device is asked, sees and does, for 'bellpush replay'; %p and %d as in --pcap, and needed
-    /// where several processes open devices
+    /// Write down what each device is asked, sees and does, for 'bellpush replay'; %p and %d as in --pcap, and %p is
+    /// needed where several processes open devices
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write payload down whole, and not as a hash
     #[arg(long, requires = "record")]
     record_payload: bool,
-    /// Report opened devices and refused requests on stderr
+    /// Report opened devices, refused requests and what becomes of a script's faults on stderr
     #[arg(long)]
     verbose: bool,
     /// Say at the end what each device and queue pair has counted, on stderr
@@ -111,6 +113,7 @@ pub struct RunArgs {
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let devices = &args.devices;
+    let _pipes = devices.check_places(None)?;
     let counts = devices.stats || devices.metrics.is_some();
     let tracing = counts.then(|| Tracing::new(false, true)).transpose();
     let fault = "this is a fault; please report it";

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ pub struct Preload {
     /// What takes every freedom that the rules give, and reports programs that rely on more: `SEED[,KIND…]`.
     pub adversary: Option<String>,
     /// Capture of what the devices send and receive; `%p` stands for the process's number, `%d`
-    /// for the device's.
+    /// for the device's, which is needed where there are several.
     pub pcap: Option<PathBuf>,
     /// Recording of what the devices are asked, see and do; with `%p` and `%d` as in `pcap`.
     pub record: Option<PathBuf>,
@@ -111,6 +111,11 @@ pub fn one_line(text: &dyn std::fmt::Display) -> String {
     text.to_string().chars().map(plain).collect()
 }
 
+/// A capture's or recording's name for one device, whose number stands for `%d`.
+pub fn of_device(name: &Path, device: usize) -> PathBuf {
+    name.to_string_lossy().replace("%d", &device.to_string()).into()
+}
+
 impl Preload {
     /// Reads the variable's value.
     ///
@@ -156,6 +161,15 @@ impl Preload {
                 return refuse(what, &path.display(), "UTF-8"); // as JSON is
             }
         }
+        for (what, path) in [paths[0], paths[1]] {
+            if let Some(path) = path
+                && self.devices > 1
+                && of_device(path, 0) == of_device(path, 1)
+            {
+                let must = "one with %d, the device's number, where there are several devices";
+                return refuse(what, &path.display(), must);
+            }
+        }
         match self.mtu {
             Some(mtu) if ![256, 512, 1024, 2048, 4096].contains(&mtu) => {
                 refuse("path MTU", &mtu, "256, 512, 1024, 2048 or 4096")
@@ -179,7 +193,7 @@ mod tests {
             link: Some("loss=1%".into()),
             fault: Some("[[fault]]\non = \"cqe\"\naction = \"drop\"\n".into()),
             adversary: Some("7,payload".into()),
-            pcap: Some("/tmp/a b-%p.pcap".into()),
+            pcap: Some("/tmp/a b-%p%d.pcap".into()),
             record: Some("/tmp/r-%p-%d".into()),
             record_payload: true,
             trace: Some("/proc/1/fd/3".into()),
@@ -189,6 +203,8 @@ mod tests {
         assert_eq!(Preload::parse("{}").unwrap(), Preload::default());
         let by_hand = r#"{"link_type": "shm", "devices": 3}"#;
         assert_eq!(Preload::parse(by_hand).unwrap().devices, 3);
+        let one_file = r#"{"devices": 1, "record": "a", "pcap": "b"}"#;
+        assert_eq!(Preload::parse(one_file).unwrap().record, Some("a".into()));
     }
 
     #[test]
@@ -202,6 +218,11 @@ mod tests {
             (r#"{"addresses": ["x"]}"#, "invalid IP address"),
             (r#"{"mtu": 1500}"#, "path MTU is 1500"),
             (r#"{"dm_bytes": 100}"#, "device memory is 100"),
+            (r#"{"devices": 2, "pcap": "a-%p"}"#, "the capture's name is a-%p"),
+            (
+                r#"{"devices": 2, "record": "a"}"#,
+                "the recording's name is a, but must be one with %d",
+            ),
         ] {
             let error = Preload::parse(text).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");

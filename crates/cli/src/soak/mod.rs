@@ -13,6 +13,7 @@
 //! | `model` | what memory must hold, and may where a queue pair has ended |
 //! | `panics` | those of any thread, counted |
 //! | `round` | the operations one after the other, waits, comparisons, recovery |
+//! | `signals` | the end that SIGINT and SIGTERM ask for |
 //! | `tally` | what was done, in numbers |
 
 mod bed;
@@ -26,15 +27,17 @@ mod panics;
 mod plan;
 mod rng;
 mod round;
+mod signals;
 mod tally;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{Executor, Gpu, HostOptions};
+use nix::sys::signal::Signal;
 
 use crate::bench::test_bed::{open_gpu, say_where};
 use crate::cli::{CliError, UNVERIFIED};
@@ -45,7 +48,8 @@ use tally::{Held, Tally};
 
 #[derive(Debug, clap::Args)]
 pub struct SoakArgs {
-    /// How long to go on; the last round ends soon after
+    /// How long to go on; the last round ends soon after. SIGINT and SIGTERM end the run likewise, and a second one at
+    /// once
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     minutes: f64,
     /// Seed of everything that is drawn
@@ -116,14 +120,18 @@ struct Outcome {
     /// Rounds behind the warm-up, in which growth was looked at.
     rounds_behind: u64,
     finding: Option<String>,
+    /// What asked for the end before it was due.
+    ended_by: Option<Signal>,
 }
 
-/// Runs rounds until the time is over, or something is found.
+/// Runs rounds until the time is over, a signal asks for the end, or something is found.
 ///
 /// # Errors
 /// One line for invalid input or a missing device.
 pub fn run(args: &SoakArgs) -> Result<ExitCode, CliError> {
     let plan = SoakPlan::try_from(args)?;
+    // Before the executor starts its threads: a signal would end the process by one that takes it.
+    let asked = signals::take().map_err(|e| CliError::new(e, "free some threads"))?;
     let gpu = open_gpu(plan.gpu)?;
     say_where(plan.gpu, &gpu);
     let threads = if gpu.is_host() {
@@ -135,7 +143,7 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, CliError> {
     let watch = Arc::new(Watch::default());
     let (theirs, its) = (watch.clone(), plan.clone());
     let worker = thread::Builder::new().name("rounds".into()).spawn(move || {
-        let outcome = rounds(&its, [&gpu, &threads], &theirs);
+        let outcome = rounds(&its, [&gpu, &threads], &theirs, &asked);
         theirs.lock().outcome = Some(outcome);
     });
     let worker = worker.map_err(|e| CliError::new(e, "free some threads"))?;
@@ -167,10 +175,15 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, CliError> {
 }
 
 /// All rounds, each with NICs and endpoints of its own.
-fn rounds(plan: &SoakPlan, gpus: [&Arc<Gpu>; 2], watch: &Watch) -> Outcome {
+fn rounds(
+    plan: &SoakPlan,
+    gpus: [&Arc<Gpu>; 2],
+    watch: &Watch,
+    asked: &OnceLock<Signal>,
+) -> Outcome {
     panics::count();
     let (begin, start) = (Instant::now(), Held::now());
-    let (mut tally, mut warm, mut finding) = (Tally::default(), None, None);
+    let (mut tally, mut warm, mut finding, mut ended_by) = (Tally::default(), None, None, None);
     for number in plan.rounds.clone() {
         let panics_before = panics::so_far();
         let config = Config::draw(plan.seed, number).within_reach(gpus[0].is_host());
@@ -201,20 +214,24 @@ fn rounds(plan: &SoakPlan, gpus: [&Arc<Gpu>; 2], watch: &Watch) -> Outcome {
         if warm.is_none() && plan.is_warm(begin.elapsed(), tally.rounds) {
             warm = Some((Held::now(), tally.rounds));
         }
-        if begin.elapsed() >= plan.length {
+        ended_by = asked.get().copied();
+        if ended_by.is_some() || begin.elapsed() >= plan.length {
             break;
         }
     }
     let end = Held::now();
     let (warm, rounds) = warm.unwrap_or((end, tally.rounds));
     let rounds_behind = tally.rounds - rounds;
-    Outcome { tally, held: [start, warm, end], rounds_behind, finding }
+    Outcome { tally, held: [start, warm, end], rounds_behind, finding, ended_by }
 }
 
 fn conclude(plan: &SoakPlan, state: &State, outcome: &Outcome) -> ExitCode {
     let [start, warm, end] = outcome.held;
     say(outcome.tally.summary().trim_end());
     say(&format!("{:<22}{start}\n{:<22}{warm}\n{:<22}{end}", "start", "behind the warm-up", "end"));
+    if let Some(signal) = outcome.ended_by {
+        say(&format!("ended by {signal} after {} rounds", outcome.tally.rounds));
+    }
     let grown = warm.grown(&end);
     match outcome.finding.as_ref().or(grown.as_ref()) {
         None => {

@@ -57,6 +57,7 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, CliError> {
         }
         return write(&trace, &args.output).map(|()| ExitCode::SUCCESS);
     }
+    let _pipes = args.devices.check_places(Some(&args.output))?;
     let counts = args.devices.stats || args.devices.metrics.is_some();
     let tracing = begin(&args.output, counts)?;
     let ended = run::execute(&args.devices, &args.command, Some(&tracing))?;

@@ -65,6 +65,11 @@ impl Kind {
     fn bit(self) -> u16 {
         1 << self as u8
     }
+
+    /// The kind of which it is a form.
+    fn plain(self) -> Self {
+        if self == Self::AllWrites { Self::Writes } else { self }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -93,7 +98,7 @@ pub enum AdversaryError {
          acks, routing, atomics and doorbell"
     )]
     Kind(String),
-    /// The same kind twice.
+    /// The same kind twice, perhaps in two forms.
     #[error("{0} is given twice")]
     Twice(Kind),
 }
@@ -105,9 +110,10 @@ impl Adversary {
         Self { seed, kinds: usual.fold(0, |kinds, kind| kinds | kind.bit()) }
     }
 
-    /// These kinds alone.
+    /// These kinds alone. [`Kind::AllWrites`] stands for [`Kind::Writes`] as well.
     pub fn of(seed: u64, kinds: &[Kind]) -> Self {
-        Self { seed, kinds: kinds.iter().fold(0, |all, kind| all | kind.bit()) }
+        let said = |kind: &&Kind| **kind != Kind::Writes || !kinds.contains(&Kind::AllWrites);
+        Self { seed, kinds: kinds.iter().filter(said).fold(0, |all, kind| all | kind.bit()) }
     }
 
     /// Whether it takes that freedom.
@@ -123,12 +129,12 @@ impl FromStr for Adversary {
         let mut parts = text.split(',').map(str::trim);
         let seed = parts.next().unwrap_or("");
         let seed = seed.parse().map_err(|_| AdversaryError::Seed(seed.into()))?;
-        let mut kinds = Vec::new();
+        let mut kinds: Vec<Kind> = Vec::new();
         for name in parts {
             let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
             let kind = kind.ok_or_else(|| AdversaryError::Kind(name.into()))?;
-            if kinds.contains(&kind) {
-                return Err(AdversaryError::Twice(kind));
+            if kinds.iter().any(|before| before.plain() == kind.plain()) {
+                return Err(AdversaryError::Twice(kind.plain()));
             }
             kinds.push(kind);
         }
@@ -156,6 +162,8 @@ mod tests {
         let some: Adversary = "18446744073709551615, writes=all,cqe".parse().unwrap();
         assert_eq!(some, Adversary::of(u64::MAX, &[Kind::AllWrites, Kind::Cqe]));
         assert_eq!(some.to_string(), "18446744073709551615,writes=all,cqe");
+        let all = Adversary::of(7, &Kind::ALL);
+        assert_eq!(all.to_string().parse(), Ok(all));
     }
 
     #[test]
@@ -167,5 +175,8 @@ mod tests {
         assert!(error("1,").starts_with(r#"no adversary is named """#));
         assert!(error("1,writes=some").starts_with(r#"no adversary is named "writes=some""#));
         assert_eq!(error("1,cqe,cqe"), "cqe is given twice");
+        for both in ["1,writes,writes=all", "1,writes=all,cqe,writes"] {
+            assert_eq!(error(both), "writes is given twice");
+        }
     }
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use bellpush_mem::hidden::Hidden;
 use bellpush_wire::roce::{Addresses, Envelope, ICRC_BYTES, MAX_IP_UDP_BYTES, icrc};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::{AccessFlags, access};
 
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_ETHERNET: u32 = 1;
@@ -101,22 +102,43 @@ pub(crate) fn create(path: &Path) -> io::Result<Kept> {
     Ok(Kept(Hidden::new(open(path)?)))
 }
 
+/// Tries whether [`Pcap::create`], or a recording, could write there, and changes nothing. The file where there is one:
+/// a named pipe's reader, which would see its end, stays for as long as that is open.
+///
+/// # Errors
+/// As [`Pcap::create`].
+pub fn try_place(path: &Path) -> io::Result<Option<File>> {
+    match open_as_it_is(path, false) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            access(folder.unwrap_or(Path::new(".")), AccessFlags::W_OK | AccessFlags::X_OK)?;
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
 fn open(path: &Path) -> io::Result<File> {
+    let file = open_as_it_is(path, true)?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    // A pipe to a program that reads along is as it is.
+    if file.metadata()?.is_file() {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn open_as_it_is(path: &Path, create: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
+    options.write(true).create(create).truncate(false).mode(0o600);
     // Who opens a named pipe would wait for its reader, and a device's engine with it.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path)?;
-    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
     let meta = file.metadata()?;
-    // A pipe to a program that reads along is as it is.
-    if meta.is_file() {
-        if meta.uid() != nix::unistd::geteuid().as_raw() {
-            let why = "there is a file of another user's";
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
-        file.set_permissions(Permissions::from_mode(0o600))?;
-        file.set_len(0)?;
+    if meta.is_file() && meta.uid() != nix::unistd::geteuid().as_raw() {
+        let why = "there is a file of another user's";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(file)
 }
