@@ -1,9 +1,23 @@
 //! Totals of `bellpush sim --validate`: how many rows are how near, by what was known of them and
 //! by who published them, and whether the model has the faster of two movers right.
 
-use bellpush::pcie::sim::{EQUAL, Move};
+use bellpush::pcie::sim::{EQUAL, Move, Params};
 
 use crate::sim_rows::{Row, RowKind};
+
+/// A line above totals of other numbers than the model has: what is predicted and fitted was told with its own.
+pub fn changed(params: &Params) -> String {
+    let own = Params::default();
+    let other = |name: &&str| {
+        let (now, was) = (params.get(name)?, own.get(name)?);
+        (now != was).then(|| format!("{name} is {now} and not {was}"))
+    };
+    let others: Vec<String> = Params::NAMES.iter().filter_map(other).collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    format!("not the totals of docs/results/pcie.md: {}\n", others.join(", "))
+}
 
 /// How many of each kind, and how many are how near.
 pub fn totals(rows: &[Row]) -> String {
@@ -214,10 +228,17 @@ pub fn intervals(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bellpush::pcie::sim::{Answer, Params};
+    use bellpush::pcie::sim::Answer;
 
     fn row(kind: RowKind, model: f64) -> Row {
         Row::new("t", "r".into(), 100.0, model, kind)
+    }
+
+    #[test]
+    fn totals_of_other_numbers_say_so() {
+        let other = Params { iotlb_entries: 100.0, ..Params::default() };
+        let said = "not the totals of docs/results/pcie.md: iotlb_entries is 100 and not 64\n";
+        assert_eq!((changed(&other).as_str(), changed(&Params::default()).as_str()), (said, ""));
     }
 
     #[test]
