@@ -104,7 +104,8 @@ impl Job {
     ) -> Result<Self, BootstrapError> {
         let var = |name: &str| std::env::var(name).ok();
         check(rank, 2)?;
-        let found = resolve("the address", root, PORT)?;
+        let must = "the name or address of the host that listens, with a port or without";
+        let found = resolve("the address", root, PORT, must)?;
         let root = if rank == 0 { listens(root, found) } else { found };
         let secret = secret(var, || name.into())?;
         let start = var("BELLPUSH_JOB_START").unwrap_or_default();
@@ -151,7 +152,7 @@ impl Job {
         let missing = |name| BootstrapError::Missing { name };
         let (given, root) = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
             (Some(given), _) => {
-                let root = resolve("BELLPUSH_ROOT", &given, PORT)?;
+                let root = resolve("BELLPUSH_ROOT", &given, PORT, ROOT)?;
                 (given, root)
             }
             (None, Some(host)) => {
@@ -163,7 +164,7 @@ impl Job {
                         BootstrapError::Variable { name, given: p.to_string(), must }
                     })?,
                 };
-                let root = resolve("MASTER_ADDR", &host, port)?;
+                let root = resolve("MASTER_ADDR", &host, port, ROOT)?;
                 (host, root)
             }
             (None, None) => return Err(missing("BELLPUSH_ROOT")),
@@ -242,8 +243,16 @@ fn listens(given: &str, found: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Parses `host:port`, `[v6]:port`, or a host alone.
-fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, BootstrapError> {
+/// What a job's variables for its first rank must be.
+const ROOT: &str = "the name or address of rank 0's host, with a port or without";
+
+/// Parses `host:port`, `[v6]:port`, or a host alone; an error says what it `must` be.
+fn resolve(
+    name: &'static str,
+    given: &str,
+    port: u16,
+    must: &'static str,
+) -> Result<SocketAddr, BootstrapError> {
     // An IPv6 address would be parsed as a host with a port.
     let bare = given.strip_prefix('[').and_then(|g| g.strip_suffix(']')).unwrap_or(given);
     if let Ok(address) = bare.parse::<IpAddr>() {
@@ -253,7 +262,6 @@ fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, Boo
         Ok(mut all) => all.next(),
         Err(_) => (given, port).to_socket_addrs().ok().and_then(|mut all| all.next()),
     };
-    let must = "the name or address of rank 0's host, with a port or without";
     found.filter(|root| root.port() > 0).ok_or_else(|| BootstrapError::Variable {
         name,
         given: given.into(),

@@ -145,12 +145,20 @@ fn one_side_says_what_keeps_the_other_from_measuring() {
         (&["--both-ways"], "--connect"),
         (&["--connect", "127.0.0.1", "--post"], "--post with"),
         (&["--connect", "127.0.0.1:0"], "--connect: "),
+        (&["--connect", "nosuch.invalid"], "of the host that listens, with a port"),
+        (&["--listen", "256.1.1.1"], "of the host that listens, with a port"),
     ] {
         let output = end(bench(SECRET, args).spawn().unwrap());
         let told_is = said(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {told_is}");
         assert!(told_is.contains(told) && told_is.trim().lines().count() == 1, "{told_is}");
+        assert!(!told_is.contains("rank"), "{told_is}");
     }
+    // An address of documentation (RFC 5737) is no host's own.
+    let output = end(bench(SECRET, &["--listen", "192.0.2.1:29411"]).spawn().unwrap());
+    let told = said(&output);
+    assert!(told.contains("--listen: cannot listen at 192.0.2.1:29411: "), "{told}");
+    assert!(!told.contains("rank"), "{told}");
 }
 
 /// Whoever has another secret is no side, and who is killed is missed at once.

@@ -20,7 +20,7 @@ use crate::sim_marks;
 use crate::sim_options::Mode;
 use crate::sim_report::{Swept, render};
 use crate::sim_rows;
-use crate::sim_totals::{bound, intervals, signs, totals};
+use crate::sim_totals::{bound, changed, intervals, signs, totals};
 use crate::values::{self, to_csv};
 use crate::what::Answer;
 
@@ -236,7 +236,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         emit(args, out, "sim --validate", results, Ends::default())?;
         if args.json.is_none() && args.csv.is_none() {
             let said = [totals(&rows), bound(&rows), intervals(&rows), signs(&rows)];
-            write!(out, "{}", said.concat())?;
+            write!(out, "{}{}", changed(&params), said.concat())?;
         }
         return Ok(());
     }

@@ -6,7 +6,7 @@ use std::error::Error;
 
 use bellpush::pcie::Origin;
 use bellpush::pcie::sim::{
-    Decides, Flow, Origins, Params, PathModel, TestBedSpec, decides, flows_decided,
+    Decides, Flow, Nearest, Origins, Params, PathModel, TestBedSpec, decides, flows_decided,
     has_part_in_operation,
 };
 use bellpush::pcie::topology::Topology;
@@ -27,10 +27,15 @@ pub fn origins(sets: &[String], topology: &Topology) -> Origins {
     origins
 }
 
-fn listed(all: &[Decides]) -> String {
-    let names: Vec<String> =
-        all.iter().map(|d| format!("{} ({})", d.name, d.origin.name())).collect();
-    if names.is_empty() { "times alone".to_owned() } else { names.join(", ") }
+fn listed(nearest: &Nearest) -> String {
+    let names = |all: &[Decides]| -> Vec<String> {
+        all.iter().map(|d| format!("{} ({})", d.name, d.origin.name())).collect()
+    };
+    match nearest {
+        Nearest::Each(all) => names(all).join(", "),
+        Nearest::Together(all) => format!("{}, none alone", names(all).join(" with ")),
+        Nearest::Times => "times alone".to_owned(),
+    }
 }
 
 /// Two lines under a table of operations.

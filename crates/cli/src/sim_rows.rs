@@ -89,6 +89,8 @@ pub struct Row {
     pub is_alone: bool,
     /// Number of the collection of copies that it is of; 0: of none.
     pub collection: u8,
+    /// Whether an IOMMU that translates moves it by as much as a rule has to that moves a row.
+    pub is_translated: bool,
     /// Whether the source of a copy leaves a link of its machine open, so that the rate had a part in its choice.
     pub assumes_a_link: bool,
 }
@@ -117,6 +119,7 @@ impl Row {
             again: false,
             is_alone: false,
             collection: 0,
+            is_translated: false,
             assumes_a_link: false,
         }
     }
@@ -259,6 +262,8 @@ fn translated(params: &Params) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (host, of_host) in IOMMU_ROWS {
         for &(metric, bytes, measured) in of_host {
+            // The pages of the smallest window are all held, and cost nothing.
+            let held = simulate_iommu_row(params, &host, (metric, bytes), IOMMU_WINDOWS_KIB[0])?;
             for (window, measured) in IOMMU_WINDOWS_KIB.into_iter().zip(measured) {
                 let model = simulate_iommu_row(params, &host, (metric, bytes), window)?;
                 let size = format!("{bytes} B, window of {window} KiB");
@@ -268,7 +273,9 @@ fn translated(params: &Params) -> Result<Vec<Row>> {
                 let note = if fitted { "of the loss by which iotlb_walkers was found" } else { "" };
                 let row = Row::new(&table, name, measured, model, RowKind::fitted(fitted));
                 let row = row.of_size(format!("{}, {bytes} B", unit_of(metric)));
-                rows.push(row.note(note).moved_by(mover_of(metric, size)));
+                let is_translated = (model / held - 1.0).abs() >= EQUAL;
+                let row = Row { is_translated, ..row.note(note) };
+                rows.push(row.moved_by(mover_of(metric, size)));
             }
         }
     }

@@ -1,9 +1,23 @@
 //! Totals of `bellpush sim --validate`: how many rows are how near, by what was known of them and
 //! by who published them, and whether the model has the faster of two movers right.
 
-use bellpush::pcie::sim::{EQUAL, Move};
+use bellpush::pcie::sim::{EQUAL, Move, Params};
 
 use crate::sim_rows::{Row, RowKind};
+
+/// A line above totals of other numbers than the model has: what is predicted and fitted was told with its own.
+pub fn changed(params: &Params) -> String {
+    let own = Params::default();
+    let other = |name: &&str| {
+        let (now, was) = (params.get(name)?, own.get(name)?);
+        (now != was).then(|| format!("{name} is {now} and not {was}"))
+    };
+    let others: Vec<String> = Params::NAMES.iter().filter_map(other).collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    format!("not the totals of docs/results/pcie.md: {}\n", others.join(", "))
+}
 
 /// How many of each kind, and how many are how near.
 pub fn totals(rows: &[Row]) -> String {
@@ -26,6 +40,8 @@ pub fn totals(rows: &[Row]) -> String {
     line("  without the 7955WX", &|row| of(row, own(row) && !row.table.starts_with(MOST_ROWS)));
     let once = |row: &Row| own(row) && !row.again;
     line("  each answer once", &|row| of(row, once(row)));
+    let rest = |row: &Row| row.kind == RowKind::Predicted && !row.is_translated && !is_of_fpga(row);
+    line("without IOMMU and FPGA", &|row| of(row, rest(row)));
     let alone = |row: &Row| row.kind == RowKind::Predicted && row.is_alone;
     line("one stream of a copy", &|row| of(row, alone(row)));
     line("all", &|row| of(row, true));
@@ -41,6 +57,14 @@ pub fn totals(rows: &[Row]) -> String {
 
 /// The machine of the most rows of one author, whose copies agree.
 const MOST_ROWS: &str = "Threadripper PRO 7955WX";
+
+/// FPGAs by their machines' names.
+const FPGAS: [&str; 5] = ["Alveo", "VCU128", "VU9P", "Versal", "Agilex"];
+
+/// Whether a row is of a copy by an FPGA's shell.
+fn is_of_fpga(row: &Row) -> bool {
+    FPGAS.iter().any(|name| row.table.contains(name))
+}
 
 /// Whether a row is of a collection of copies that was asked blind, as a whole: before anybody had looked at
 /// what the model says of its kinds.
@@ -204,10 +228,17 @@ pub fn intervals(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bellpush::pcie::sim::{Answer, Params};
+    use bellpush::pcie::sim::Answer;
 
     fn row(kind: RowKind, model: f64) -> Row {
         Row::new("t", "r".into(), 100.0, model, kind)
+    }
+
+    #[test]
+    fn totals_of_other_numbers_say_so() {
+        let other = Params { iotlb_entries: 100.0, ..Params::default() };
+        let said = "not the totals of docs/results/pcie.md: iotlb_entries is 100 and not 64\n";
+        assert_eq!((changed(&other).as_str(), changed(&Params::default()).as_str()), (said, ""));
     }
 
     #[test]
@@ -230,8 +261,8 @@ mod tests {
         assert_eq!(lines[4], ["1", "1", "0", "1"], "{text}");
         assert_eq!(lines[6], ["1", "1", "1", "1"], "{text}");
         assert_eq!(lines[8], ["2", "1", "1", "2"], "{text}");
-        assert_eq!(lines[12], ["4", "3", "2", "5"], "{text}");
-        assert_eq!(lines[13], ["2", "1", "1", "2"], "{text}");
+        assert_eq!(lines[13], ["4", "3", "2", "5"], "{text}");
+        assert_eq!(lines[14], ["2", "1", "1", "2"], "{text}");
         assert!(text.starts_with("  ") && text.contains("\nknown before "), "{text}");
     }
 
@@ -254,6 +285,20 @@ mod tests {
         let table = format!("{MOST_ROWS}, two Switchtec");
         let text = totals(&[Row { table, ..row(RowKind::Predicted, 101.0) }]);
         assert!(text.contains("\n  without the 7955WX         0 "), "{text}");
+    }
+
+    /// What two more rules could take out of the count: rows that an IOMMU moves, and FPGAs'.
+    #[test]
+    fn rows_of_an_iommu_and_of_fpgas_can_be_left_out() {
+        let rows = [
+            row(RowKind::Predicted, 101.0),
+            row(RowKind::Known, 101.0),
+            Row { is_translated: true, ..row(RowKind::Predicted, 150.0) },
+            Row { table: "Alveo U50, host not named".into(), ..row(RowKind::Predicted, 150.0) },
+        ];
+        let text = totals(&rows);
+        let line = text.lines().find(|line| line.starts_with("without IOMMU and FPGA")).unwrap();
+        assert_eq!(line.split_whitespace().skip(4).collect::<Vec<_>>(), ["1", "1", "1", "1"]);
     }
 
     /// Repeats are told by their answers, alike within 1 %: of two predicted rows of one size and answer the first

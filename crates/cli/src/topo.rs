@@ -250,6 +250,9 @@ pub fn run_to(
     if let Some(given) = args.socket_gb_per_s.filter(|g| !(g.is_finite() && *g > 0.0)) {
         return Err(format!("--socket-gb-per-s {given}: must be more than 0").into());
     }
+    if args.cpu.as_ref().is_some_and(|cpu| cpu.trim().is_empty()) {
+        return Err("--cpu: empty: give the CPU's name, as lscpu has it".into());
+    }
     for (name, is_given) in [
         ("--set", !args.set.is_empty()),
         ("--nic", args.nic.is_some()),

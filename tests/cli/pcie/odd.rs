@@ -99,6 +99,8 @@ fn odd_commands_are_refused_in_one_line() {
         (vec!["topo", "two-sockets", "--set", "wire_ns=-1"], "wire_ns"),
         (vec!["topo", "two-sockets", "--set", "acs=on"], "no parameter, but of the topology"),
         (vec!["topo", "two-sockets", "--socket-gb-per-s", "nan"], "socket-gb-per-s"),
+        (vec!["topo", "two-sockets", "--cpu", ""], "--cpu: empty"),
+        (vec!["topo", "two-sockets", "--cpu", " "], "--cpu: empty"),
         (vec!["sim", "--topology", "fifo"], "not a regular file"),
         (vec!["sim", "--topology", "many"], "at most 1024"),
         (vec!["sim", "--sizes", "99999999999999999999"], "--sizes"),

@@ -105,9 +105,14 @@ fn sim_flows_share_links_and_warn_of_collapses() {
     let csv = sim(&flows).unwrap();
     assert!(csv.contains("collapse to 2.7 GB/s"), "{csv}");
     assert!(
-        csv.lines().next().unwrap().contains("warning") && csv.contains("nearest_limits"),
+        csv.lines().next().unwrap().contains("warning")
+            && csv.contains("nearest_limits")
+            && csv.contains("posted-write collapse (read)"),
         "{csv}"
     );
+    let pull = ["--topology", "two-root-complexes", "--path", "pull", "--sizes", "64KiB"];
+    let pull = sim(&pull).unwrap();
+    assert!(pull.contains("nic_tags (assumed) with wire_gb_per_s (assumed), none alone"), "{pull}");
     let reads = run("gpu4<gpu0,gpu6<gpu1").unwrap();
     assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
     assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));

@@ -100,14 +100,25 @@ fn a_collapse_is_told_to_who_has_not_heard_of_it() {
 fn the_answers_of_the_page_are_what_is_printed() {
     let page = include_str!("../../../docs/pcie.md");
     for (tree, row) in [
+        ("same-switch", "| one switch (`same-switch`, `dgx-h100`) |"),
+        ("same-root-complex", "| one root complex |"),
         ("two-root-complexes", "| two root complexes (`epyc-2s` among them) |"),
+        ("two-root-complexes-slow-reads", "| two root complexes of few peer reads |"),
         ("two-sockets", "| two sockets |"),
         ("desktop", "| client CPU without peer reads (`desktop`) |"),
     ] {
         let text = topo(&[tree, "--nic", "cx7"]).unwrap();
-        let cells = line(page, row).split('|').map(str::trim).skip(2).take(3);
+        let cells = line(page, row).split('|').map(str::trim).skip(2).take(4);
         let printed = line(summary(&text), "gpu0 ").split("  ").map(str::trim);
-        let printed: Vec<&str> = printed.filter(|cell| !cell.is_empty()).skip(3).take(3).collect();
+        let printed = printed.filter(|cell| !cell.is_empty()).skip(3).take(3);
+        // The rate is a line of the details: `tie A, B  A 48.12u [34.12, 49.62]  B …`.
+        let rate = |line: &&str| line.starts_with("  gpu0 ") && line.contains(" GB/s  ");
+        let rate = text.lines().find(rate).unwrap().split_once(" GB/s  ").unwrap().1;
+        let (best, figures) = rate.split_once("  ").unwrap();
+        let mark = if figures.split_once(" [").unwrap().0.ends_with('u') { " ?" } else { "" };
+        let best = best.trim_start_matches("use ").trim_start_matches("tie ");
+        let best = best.replace(", ", " or ") + mark;
+        let printed: Vec<&str> = printed.chain([best.as_str()]).collect();
         assert_eq!(cells.collect::<Vec<_>>(), printed, "{tree}");
     }
 }

@@ -88,6 +88,20 @@ fn a_matrix_fills_in_classes_that_a_capture_does_not_show() {
     assert!(!topo(&[&args[..], &details].concat()).unwrap().contains("NODE*"));
 }
 
+/// Two tools' outputs of two machines have no device in common, and what was compared is nothing.
+#[test]
+fn a_matrix_of_another_machine_is_told_first() {
+    let args = |tree: &str| {
+        let (tree, matrix) = (captured(tree), captured("esc8000a-e13p.smi"));
+        topo(&["--from", &tree, "--nvidia-smi", &matrix, "--no-predict"]).unwrap()
+    };
+    let said = "\nNo class of nvidia-smi's matrix could be compared: ";
+    let (other, own) = (args("wrx90.tree"), args("esc8000a-e13p.lspci"));
+    let details = other.find("\nDetails:\n").unwrap();
+    assert!(other.find(said).is_some_and(|at| at < details), "{other}");
+    assert!(!own.contains(said), "{own}");
+}
+
 #[test]
 fn a_saved_capture_keeps_its_names() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use bellpush::pcie::topology::{
-    BUILTIN_NAMES, Capture, Matrix, Topology, TopologyError, Tree, capture_sysfs, from_lspci,
+    BUILTIN_NAMES, Capture, Matrix, Topology, TopologyError, Tree, capture_sysfs, compare,
+    from_lspci,
 };
 
 use super::TopoArgs;
@@ -85,6 +86,12 @@ impl Source {
             Some(matrix) => tree.beside(matrix),
             None => tree,
         })
+    }
+
+    /// Whether nvidia-smi's matrix stands beside a capture that has no two of its devices.
+    pub fn is_beside_a_stranger(&self) -> bool {
+        let Self::Captured(_, Some(matrix)) = self else { return false };
+        self.tree().is_some_and(|tree| compare(&tree, matrix).devices.len() < 2)
     }
 
     /// What /proc says of this machine's CPU, if it is this machine that was read.

@@ -60,6 +60,10 @@ pub fn text(summary: &Summary, names: &Names<'_>, basis: &Basis, collapses: bool
     if summary.gpus.iter().any(|line| line.nic.or(line.nearest).is_some()) {
         table(summary, names, &mut out);
     }
+    if names.source.is_beside_a_stranger() {
+        out += "No class of nvidia-smi's matrix could be compared: the capture has no two of its devices. \
+                Are they of one machine?\n";
+    }
     nics(summary, names, basis, &mut out);
     shares(summary, names, &mut out);
     choices(summary, names, &mut out);

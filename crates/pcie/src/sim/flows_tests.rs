@@ -15,6 +15,9 @@ fn with(changes: &[(&str, &str)]) -> Topology {
 /// Chips whose switches reach each other through the root complexes alone.
 const APART: (&str, &str) = ("crosses = true", "crosses = false");
 
+/// Without what the machine's own file says of the other socket.
+const NO_FAR: (&str, &str) = ("p2p_far_write_gb_per_s = 47.3\n", "");
+
 fn acs() -> Topology {
     let acs = |p: &'static str, to: &'static str| (p, to);
     with(&[
@@ -418,6 +421,7 @@ fn what_root_complexes_have_to_the_other_socket_is_each_ones() {
         ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7542"),
         ("gb_per_s = 128.0\n", ""),
         APART,
+        NO_FAR,
     ]);
     let far = |pairs: &[(&str, &str)]| total(&rome, pairs);
     let one = far(&[("gpu0", "gpu4")]);
@@ -448,8 +452,19 @@ fn nodes_of_one_package_are_no_sockets_apart() {
         ("AMD EPYC 9575F 64-Core Processor", "AMD EPYC 7542"),
         ("gb_per_s = 128.0\n", "gb_per_s = 128.0\nin_package = true\n"),
         ("crosses = true", "crosses = false"),
+        NO_FAR,
     ]);
     assert!(total(&rome, &[("gpu0", "gpu4")]) > 50.0);
+}
+
+/// The machine's file says what its pairs of GPUs had between the sockets: less than links and other machines.
+#[test]
+fn a_machine_has_its_own_rate_to_the_other_socket() {
+    let (own, without) = (with(&[]), with(&[NO_FAR]));
+    let far = [("gpu0", "gpu4"), ("gpu2", "gpu6")];
+    let [one, two] = [&far[..1], &far].map(|pairs| total(&own, pairs));
+    assert!((one / 47.3 - 1.0).abs() < 0.01 && (two / 94.6 - 1.0).abs() < 0.01, "{one} {two}");
+    assert!(total(&without, &far[..1]) > 57.0 && total(&own, &[("gpu0", "gpu2")]) > 57.0);
 }
 
 /// Operations, TLPs of MPS and a request of each read, channels: the ends' own two among them.

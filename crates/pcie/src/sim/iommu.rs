@@ -132,6 +132,27 @@ mod tests {
         assert!(page.contains(&said), "docs/pcie-model.md does not say: {said}");
     }
 
+    /// What a miss costs where nearly all miss, by the rows: the table of docs/pcie-model.md.
+    #[test]
+    fn the_page_has_what_a_miss_costs() {
+        let page = include_str!("../../../../docs/pcie-model.md");
+        let share =
+            IotlbSpec { pages: 65536 / 4, ..IotlbSpec::of(&Params::default()) }.miss_share();
+        let mut lines = 0;
+        for (i, &(metric, bytes, _)) in IOMMU_ROWS[0].1.iter().enumerate() {
+            if bytes > 256 {
+                continue; // The link limits these.
+            }
+            let ns = |(_, rows): &(NfpHost, Rows)| f64::from(8 * bytes) / rows[i].2[4] / share;
+            let cells: Vec<String> = IOMMU_ROWS.iter().map(|h| format!("{:.1}", ns(h))).collect();
+            let what = if metric == ReadGbps { "read" } else { "write" };
+            let line = format!("| {what} {bytes} B | {} |", cells.join(" | "));
+            assert!(page.contains(&line), "docs/pcie-model.md does not say: {line}");
+            lines += 1;
+        }
+        assert_eq!(lines, 4);
+    }
+
     #[test]
     fn pages_that_fit_cost_nothing_and_superpages_fit() {
         let p = Params::default();

@@ -77,7 +77,7 @@ pub use copies::{At, Copied, CopyMachine, CopyQuestion, CopyRow, DeviceAt, End, 
 pub use copy_order::CopyStream;
 pub use copy_rows::{COPY_ROWS, copy_rows};
 pub use copy_sim::{crosses_sockets, simulate_copy_row, simulate_copy_row_first};
-pub use decides::{Decides, decides, flows_decided};
+pub use decides::{Decides, Nearest, decides, flows_decided};
 pub use derivatives::{Derivative, derivatives};
 pub use first::{Answer, MOVED, answer_copy_row, answer_peer_row};
 pub use fit::{Group, LeftOut, leave_one_out};

@@ -364,17 +364,21 @@ proptest! {
     }
 }
 
-/// Speed; run with `--release --ignored --nocapture`.
-#[test]
-#[ignore = "measures time, in release: ./x test --long runs it"]
-fn speed() {
+/// Nanoseconds for which this thread had a processor, where Linux says it: other threads take none of them.
+fn on_processor_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// TLP events a second of a processor, in millions: four loads side by side across two sockets.
+fn events_per_us() -> f64 {
     let t = crate::topology::builtin("two-sockets").unwrap();
     let params = Params::default();
     let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
     let mut bed = TestBed::new(TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 });
     let (n, f) = (bed.near, bed.far);
     let load = |program| Load { program, window: 4, count: 2000 };
-    let start = std::time::Instant::now();
+    let (start, begun) = (std::time::Instant::now(), on_processor_ns());
     bed.sim
         .run(vec![
             load(write(n.sm, n.window, 65536)),
@@ -383,11 +387,21 @@ fn speed() {
             load(read(n.nic, n.hbm, 65536)),
         ])
         .unwrap();
-    let s = start.elapsed().as_secs_f64();
+    let taken = on_processor_ns().zip(begun).map(|(end, begun)| (end - begun) as f64 / 1e9);
+    let s = taken.filter(|s| *s > 0.0).unwrap_or(start.elapsed().as_secs_f64());
     let rate = bed.sim.tlp_events() as f64 / s / 1e6;
     println!("{} TLP events in {s:.2} s: {rate:.2} M/s", bed.sim.tlp_events());
-    // 5 M/s on an idle processor; beside other tests a part of one.
-    assert!(rate > 1.0, "{rate:.2} M/s");
+    rate
+}
+
+/// Speed; run with `--release --ignored --nocapture`.
+#[test]
+#[ignore = "measures time, in release: ./x test --long runs it"]
+fn speed() {
+    // Others slow a processor down by its caches too: the best of a few runs tells of the program.
+    let best = (0..5).map(|_| events_per_us()).fold(0.0, f64::max);
+    let least = if cfg!(debug_assertions) { 1.0 } else { 5.0 };
+    assert!(best > least, "{best:.2} M/s");
 }
 
 const TRANSFER: Transfer = Transfer {

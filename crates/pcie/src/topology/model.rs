@@ -461,6 +461,11 @@ impl Topology {
         &self.collapse
     }
 
+    /// Sets it.
+    pub fn set_collapse(&mut self, collapse: Collapse) {
+        self.collapse = collapse;
+    }
+
     /// Slots whose lanes root ports share.
     pub fn slots(&self) -> &[Slot] {
         &self.slots

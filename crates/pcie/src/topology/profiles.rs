@@ -369,16 +369,23 @@ impl RootProfile {
     /// A limit in words, with who saw it; `is_far`: of devices of two sockets.
     pub(super) fn limit_text(&self, of: Peer, is_far: bool) -> Option<String> {
         let seen = if is_far { self.far } else { self.seen };
-        let below = seen.iter().filter(|s| s.of == of && !s.is_by_links());
+        let below = || seen.iter().filter(|s| s.of == of && !s.is_by_links());
+        let range = |[least, most]: [f64; 2]| {
+            if least == most { format!("{most}") } else { format!("{least} to {most}") }
+        };
+        let named = |s: &SeenRate| format!("{}, {}", s.machine, s.source);
         match limit(seen, of, "") {
-            Limit::Seen([least, most]) => {
-                let sources: Vec<String> =
-                    below.map(|s| format!("{}, {}", s.machine, s.source)).collect();
-                let range =
-                    if least == most { format!("{most}") } else { format!("{least} to {most}") };
+            Limit::Seen(rates) => {
+                let sources: Vec<String> = below().map(named).collect();
+                let range = range(rates);
                 Some(format!("at most {range} GB/s, as seen on {}", sources.join("; ")))
             }
-            Limit::AtLeast(rate) => Some(format!("limit unknown, {rate} GB/s were seen")),
+            // What one machine had is no limit of the family, and no promise to another.
+            Limit::AtLeast(rate) => {
+                let less = below().map(|s| format!("; {} on {}", range(s.gb_per_s), named(s)));
+                let less: String = less.collect();
+                Some(format!("limit unknown, {rate} GB/s were seen{less}"))
+            }
             Limit::Unknown => None,
         }
     }
@@ -496,6 +503,20 @@ mod tests {
         assert_eq!(stacks.far_limit(Peer::Reads, STACKS.0), Limit::Unknown);
         assert_eq!(stacks.limit(Peer::Reads, ""), Limit::Seen([31.7, 34.0]));
         assert_eq!(stacks.limit(Peer::Writes, ""), Limit::AtLeast(44.9));
+    }
+
+    /// Beside the greatest rate that was seen stands what other machines of the family had less.
+    #[test]
+    fn a_limit_in_words_has_the_lowest_rate_too() {
+        let text = |cpu, is_far| RootProfile::of(cpu).unwrap().limit_text(Peer::Writes, is_far);
+        let turin = "limit unknown, 51 GB/s were seen; 36.8 to 47.3 on ESC8000A-E13P, PEX890xx, \
+                     rtx6kpro, hardware/collapse-report.md";
+        assert_eq!(text("EPYC 9575F", true).as_deref(), Some(turin));
+        let near = "limit unknown, 56.6 GB/s were seen";
+        assert_eq!(text("EPYC 9575F", false).as_deref(), Some(near));
+        assert!(
+            text("EPYC 9374F", true).unwrap().starts_with("at most 32 to 39 GB/s, as seen on ")
+        );
     }
 
     /// One function says of a CPU what `topo` and `sim` have and what the rows of others do.

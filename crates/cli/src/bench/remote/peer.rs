@@ -98,5 +98,14 @@ fn unjoined(option: &str, error: &BootstrapError) -> CliError {
         BootstrapError::Secret { .. } => "set BELLPUSH_JOB_SECRET to the same at both sides",
         _ => "see docs/two-hosts.md",
     };
-    CliError::new(format!("{option}: {error}"), remedy)
+    // A job has ranks; a measurement has the side that listens and the one that connects.
+    let said = match error {
+        BootstrapError::Listen { root, source } => format!("cannot listen at {root}: {source}"),
+        BootstrapError::NoRoot { root, ms, source } => {
+            format!("nobody answers at {root} within {ms} ms: {source}")
+        }
+        BootstrapError::Absent { ms, .. } => format!("nobody connected within {ms} ms"),
+        _ => error.to_string(),
+    };
+    CliError::new(format!("{option}: {said}"), remedy)
 }
