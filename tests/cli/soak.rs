@@ -63,8 +63,14 @@ fn a_round_that_does_not_end_is_a_finding() {
 
 #[test]
 fn a_signal_ends_the_run_with_what_it_has() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    // Whether tests run in a shell's background or not, where SIGINT is ignored. An ignored one changes nothing.
+    for (sigint, signal) in [
+        ("--default-signal=INT", Signal::SIGTERM),
+        ("--default-signal=INT", Signal::SIGINT),
+        ("--ignore-signal=INT", Signal::SIGTERM),
+    ] {
+        let mut command = Command::new("env");
+        command.args([sigint, env!("CARGO_BIN_EXE_bellpush")]);
         command.args(["soak", "--gpu", "host", "--minutes", "10", "--seed", "1", "--every", "0.1"]);
         let mut run = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut told = BufReader::new(run.stdout.take().unwrap());
@@ -73,7 +79,15 @@ fn a_signal_ends_the_run_with_what_it_has() {
         while !text.contains(" rounds, ") {
             assert_ne!(told.read_line(&mut text).unwrap(), 0, "it ended by itself: {text}");
         }
-        kill(Pid::from_raw(run.id() as i32), signal).unwrap();
+        let pid = Pid::from_raw(run.id() as i32);
+        if sigint.starts_with("--ignore") {
+            kill(pid, Signal::SIGINT).unwrap();
+            let before = text.lines().count();
+            while text.lines().count() < before + 3 {
+                assert_ne!(told.read_line(&mut text).unwrap(), 0, "it ended by SIGINT: {text}");
+            }
+        }
+        kill(pid, signal).unwrap();
         told.read_to_string(&mut text).unwrap();
         assert_eq!(run.wait().unwrap().code(), Some(0), "{text}");
         let ended = format!("\nended by {signal} after ");
