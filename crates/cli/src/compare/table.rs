@@ -34,8 +34,12 @@ impl Comparison {
         for (side, files) in ["A, before: ", "B, after:  "].into_iter().zip(&self.files) {
             let _ = writeln!(out, "{side}{}", files.join(", "));
         }
-        if !self.common.is_empty() {
-            let all = Key { row: self.common.clone(), measure: String::new() };
+        // A field that some rows lack is left out of names, too, where that leaves them apart.
+        let has_all =
+            |field: &&(String, String)| self.rows.iter().all(|r| r.key.row.contains(field));
+        let shared: Vec<_> = self.common.iter().filter(has_all).cloned().collect();
+        if !shared.is_empty() && !self.rows.is_empty() {
+            let all = Key { row: shared, measure: String::new() };
             let _ = writeln!(out, "every row:  {}", all.text(&[]));
         }
         let _ = writeln!(
@@ -82,11 +86,12 @@ impl Comparison {
             let unjudged = format!(", {unknown} not judged");
             out += if unknown > 0 { &unjudged } else { "" };
             out.push('\n');
-            if let Some(noise) = self.noise.filter(|noise| *noise > limit / 100.0) {
+            let noise = self.noise.filter(|noise| *noise > limit / 100.0 && !failed.is_empty());
+            if let Some(noise) = noise {
                 let _ = writeln!(
                     out,
-                    "note: {limit} % is less than the noise of ±{} %: such rows may be chance; give more runs",
-                    number(100.0 * noise)
+                    "note: {limit} % is less than the noise of ±{:.1} %: such rows may be chance; give more runs",
+                    100.0 * noise
                 );
             }
             for &i in failed {

@@ -47,6 +47,18 @@ fn ratios_have_the_interval_of_their_repetitions() {
     assert!(all.svg().unwrap().contains("latency_ns_p50"));
 }
 
+/// What one row alone has is not said of every row.
+#[test]
+fn what_every_row_has_is_what_all_have() {
+    let rows = || {
+        let one = json!({ "row": "a", "unit": "ns", "median": 9.0 });
+        let other = json!({ "row": "b", "place": "gpu memory", "unit": "ns", "median": 9.0 });
+        side(json!([one, other]))
+    };
+    let text = Comparison::new(rows(), rows()).text(false, None);
+    assert!(!text.contains("every row:"), "{text}");
+}
+
 /// Messages from host memory are other rows; what says nothing was sent from the GPU's, as it was before there was a choice.
 #[test]
 fn the_source_is_part_of_what_a_row_is() {
