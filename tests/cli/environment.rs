@@ -48,6 +48,11 @@ fn what_is_not_looked_at_is_named() {
             ),
         ],
     );
+    let beside = machine("ib-switches", &["env NCCL_IB_HCA=mlx5_99", topology]);
+    let all = findings_of(beside.path()).unwrap();
+    let own: Vec<_> = all.iter().filter(|f| f[0] == "env-nccl").collect();
+    assert!(own.iter().any(|f| f[1] == "warning"), "{own:?}");
+    assert!(own.iter().any(|f| f[3] == "not looked at: NCCL_TOPO_FILE"), "{own:?}");
     told(
         "env-ucx",
         &[("ib-switches", &["env UCX_RNDV_SCHEME=get_zcopy"], "note", "UCX_RNDV_SCHEME")],

@@ -69,7 +69,7 @@ fn a_missing_file_is_no_fault() {
     assert_eq!(known.difference(&found).count(), 0, "no longer: {:?}", known.difference(&found));
 }
 
-/// A function that does not say what it is may be a GPU, and counts of what is not seen are no zeros.
+/// Where no function says what it is, one may be a GPU; and counts of what is not seen are no zeros.
 #[test]
 fn a_function_without_a_class_may_be_a_gpu() {
     let dir = folder();

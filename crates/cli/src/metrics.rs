@@ -15,7 +15,8 @@ use crate::cli::CliError;
 /// Longest request, and how long it may take to come.
 const MOST_BYTES: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that are answered at once: as many may be silent, and who asks behind them has an answer at once.
+/// Connections that are answered at once. What comes while so many are open is closed; a silent one is, after
+/// [`PATIENCE`].
 const MOST_AT_ONCE: usize = 32;
 
 /// Answers on a port of the loopback interface for as long as the process lives.
@@ -151,6 +152,15 @@ mod tests {
         asking.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
         assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        // So many may be silent, and no more.
+        let more: Vec<_> = (0..MOST_AT_ONCE).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let mut last: &TcpStream = more.last().unwrap();
+        last.set_read_timeout(Some(PATIENCE / 2)).unwrap();
+        let closed = last.read(&mut [0; 1]);
+        assert!(
+            matches!(closed, Ok(0))
+                || closed.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset)
+        );
         drop(silent);
     }
 

@@ -164,6 +164,7 @@ impl Preload {
         for (what, path) in [paths[0], paths[1]] {
             if let Some(path) = path
                 && self.devices > 1
+                && path != Path::new("/dev/null") // which holds nothing that could be lost
                 && of_device(path, 0) == of_device(path, 1)
             {
                 let must = "one with %d, the device's number, where there are several devices";
@@ -203,6 +204,8 @@ mod tests {
         assert_eq!(Preload::parse("{}").unwrap(), Preload::default());
         let by_hand = r#"{"link_type": "shm", "devices": 3}"#;
         assert_eq!(Preload::parse(by_hand).unwrap().devices, 3);
+        let nowhere = r#"{"devices": 2, "pcap": "/dev/null"}"#;
+        assert_eq!(Preload::parse(nowhere).unwrap().pcap, Some("/dev/null".into()));
         let one_file = r#"{"devices": 1, "record": "a", "pcap": "b"}"#;
         assert_eq!(Preload::parse(one_file).unwrap().record, Some("a".into()));
     }

@@ -88,7 +88,7 @@ impl Source {
         })
     }
 
-    /// Whether nvidia-smi's matrix stands beside a capture that has no two of its devices.
+    /// Whether nvidia-smi's matrix stands beside a capture in which fewer than two of its devices are known.
     pub fn is_beside_a_stranger(&self) -> bool {
         let Self::Captured(_, Some(matrix)) = self else { return false };
         self.tree().is_some_and(|tree| compare(&tree, matrix).devices.len() < 2)

@@ -61,8 +61,8 @@ pub fn text(summary: &Summary, names: &Names<'_>, basis: &Basis, collapses: bool
         table(summary, names, &mut out);
     }
     if names.source.is_beside_a_stranger() {
-        out += "No class of nvidia-smi's matrix could be compared: the capture has no two of its devices. \
-                Are they of one machine?\n";
+        out += "No class of nvidia-smi's matrix was compared: fewer than two of its devices are known in the \
+                capture. Are both of one machine, and of all its GPUs?\n";
     }
     nics(summary, names, basis, &mut out);
     shares(summary, names, &mut out);

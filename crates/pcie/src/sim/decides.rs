@@ -1,5 +1,5 @@
-//! What decides a rate: the nearest limits, those of which a looser one raises it, or the fewest that do so
-//! together where none does alone.
+//! What decides a rate: the nearest limits, those of which a looser one raises it, or a set that does so together
+//! where none does alone. Another set may do as well: the first limits of the list are tightened first.
 
 use super::flows::flows_imprint;
 use super::ops::{Operation, loaded_runs};

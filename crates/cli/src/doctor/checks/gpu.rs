@@ -44,7 +44,7 @@ pub fn present(m: &Machine) -> Vec<Finding> {
         }
         let nameless = m.pci.capture.known().map_or(0, nameless);
         if nameless > 0 {
-            let found = format!("{nameless} PCI functions that do not show what they are");
+            let found = format!("PCI functions that do not show what they are: {nameless}");
             return vec![Finding::unseen(found, "lspci").hides(&[Need::Gpu])];
         }
         let others = m.pci.capture.known().map_or(0, |c| c.of_kind(Kind::Gpu).len());

@@ -133,7 +133,7 @@ pub fn gids(m: &Machine) -> Vec<Finding> {
             Finding::fine(format!("index {}: RoCE v2, {address}", gid.index))
         } else if port.hidden_gids > 0 {
             let found = format!(
-                "{} GIDs without a type or an address; of the others none is of RoCE v2",
+                "without a type or an address: {} of the GIDs; of the others none is of RoCE v2 and routed",
                 port.hidden_gids
             );
             Finding::unseen(found, "ibv_devinfo -v, or show_gids")

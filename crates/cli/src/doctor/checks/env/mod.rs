@@ -411,15 +411,21 @@ const LOOKED_AT: [&str; 23] = [
 ];
 
 /// The findings, or that what is set and looked at is in order.
-fn said(all: Vec<Finding>, m: &Machine, start: &str) -> Vec<Finding> {
+fn said(mut all: Vec<Finding>, m: &Machine, start: &str) -> Vec<Finding> {
     let set = m.env.keys().filter(|name| name.starts_with(start));
     let (seen, others): (Vec<_>, Vec<_>) = set.partition(|name| LOOKED_AT.contains(&name.as_str()));
-    if !all.is_empty() || seen.is_empty() && others.is_empty() {
+    if seen.is_empty() && others.is_empty() {
         return all;
     }
-    let count = seen.len() + others.len();
+    let (count, is_whole) = (seen.len() + others.len(), others.is_empty());
     let others = others.into_iter().map(|name| short(name)).collect::<Vec<_>>().join(", ");
-    vec![match (seen.len(), others.is_empty()) {
+    if !all.is_empty() {
+        if !is_whole {
+            all.push(Finding::note(format!("not looked at: {others}")));
+        }
+        return all;
+    }
+    vec![match (seen.len(), is_whole) {
         (_, true) => {
             Finding::fine(format!("{count} of {start}* are set, and none contradicts the machine"))
         }
